@@ -1,0 +1,1 @@
+"""The fake NVIDIA driver: a state file, two C libraries and an `nvidia-smi` that all tell the same story."""
