@@ -1,0 +1,244 @@
+"""Everything that the tool can do to the world, as data. An action that is not here cannot be done.
+
+Actions are *ensure* verbs: whoever performs one checks identity and precondition at that moment and is done at once,
+with `changed=False`, when the state already holds. Times are seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from recover.model.process import ProcessId
+from recover.model.snapshot import Channel
+from recover.model.verdict import Scope
+
+
+@dataclass(frozen=True, slots=True)
+class StopService:
+    """Stop a unit or container through its own manager. Proof: it is inactive."""
+
+    manager: str  # systemd | systemd-user | docker | podman | supervisord
+    name: str
+    deadline_s: float = 60.0
+    monitor: bool = False  # a monitor (DCGM, exporter, persistenced): started again at once, never SIGKILLed
+
+
+@dataclass(frozen=True, slots=True)
+class StartService:
+    manager: str
+    name: str
+    deadline_s: float = 60.0
+    monitor: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """Send one signal to processes whose identity still holds at the moment of sending."""
+
+    group: str  # the group's key
+    members: tuple[ProcessId, ...]
+    signal: str  # TERM | QUIT | KILL | INT | CONT
+    descendants: bool = True  # also what they started since the look, found again at the moment of the act
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitGone:
+    """Wait until none of the members runs. Plain zombies whose parent lives count as gone."""
+
+    group: str
+    members: tuple[ProcessId, ...]
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SetPersistence:
+    uuid: str
+    bus_id: str
+    on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ResetGpu:
+    """`nvidia-smi --gpu-reset` on exactly these GPUs: (uuid, bus id) pairs."""
+
+    gpus: tuple[tuple[str, str], ...]
+    deadline_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceMarker:
+    """Say under /run on the guest that this run works here; refused if another's unexpired marker stands."""
+
+    run: str
+    who: str
+    host: str
+    rung: str
+    ttl_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClearMarker:
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class SyncDisks:
+    """`sync` in the guest, bounded."""
+
+    deadline_s: float = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class VmRef:
+    """Which guest, and how it is known again: PVE may move it to another node meanwhile."""
+
+    cluster: str
+    vmid: int
+    smbios_uuid: str  # empty where the configuration has none
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownVm:
+    """Ask the guest to power off (agent or ACPI), never forced."""
+
+    vm: VmRef
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StopVm:
+    """End QEMU. Proof: status, the task's log, and the host's memory coming back."""
+
+    vm: VmRef
+    deadline_s: float = 180.0  # PVE itself may take 60 + 10 + 1 s, 131 s from 9.2 (qemu-server, _do_vm_stop)
+    start_timeout_s: int = 300  # for the duty that this act opens
+    memory_mib: int = 0  # what the host must get back
+
+
+@dataclass(frozen=True, slots=True)
+class StartVm:
+    """Start QEMU with an explicit time-out (pinning RAM takes long), and read the task's log."""
+
+    vm: VmRef
+    timeout_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResetVm:
+    """QMP system_reset: same QEMU process, no PCI reset by PVE."""
+
+    vm: VmRef
+    deadline_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitBoot:
+    """Wait until the guest answers with another boot id and its GPUs have initialised."""
+
+    not_boot_id: str  # empty: the guest was mute, any fresh boot counts
+    gpus: int
+    deadline_s: float
+    not_before_uptime: bool = False
+
+
+Action = (
+    StopService
+    | StartService
+    | Signal
+    | AwaitGone
+    | SetPersistence
+    | ResetGpu
+    | PlaceMarker
+    | ClearMarker
+    | SyncDisks
+    | ShutdownVm
+    | StopVm
+    | StartVm
+    | ResetVm
+    | AwaitBoot
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an act ended. `clear` False: it may or may not have happened; it is looked up, never repeated blindly."""
+
+    ok: bool
+    detail: str = ""
+    changed: bool = True
+    clear: bool = True
+    seconds: float = 0.0
+    log: tuple[str, ...] = ()  # cleaned lines that tell more: task log, survivors
+    busy: str = ""  # UPID of our own task that still runs
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """`must=False`: a failure is noted and the line goes on (SIGTERM's wait before SIGKILL)."""
+
+    do: Action
+    must: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What a step would do now, in order; a straight line without a branch."""
+
+    acts: tuple[Act, ...]
+    worst_case_s: float = 0.0
+    words: tuple[str, ...] = ()  # one plain sentence per thing done, for the gate
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """This rung is of no use here: go higher."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Neither this rung nor anything above it may be done now. `lift` tells a person how to lift it."""
+
+    guard: str
+    why: str
+    lift: str
+
+
+Plan = Line | Pass | Refuse
+
+
+class Due(StrEnum):
+    AT_ONCE = "at-once"
+    AT_RECOVERY = "at-recovery"
+    AT_END = "at-end"
+
+
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """What we owe since we changed something. `key` is what settles it: see steps/undo."""
+
+    key: str
+    do: Action
+    due: Due
+    via: Channel
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """Something that a line stops or disturbs."""
+
+    kind: str  # guest | service | group | session | device | neighbour
+    name: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Blast:
+    """Who is hit by a line, in words and for JSON."""
+
+    scope: Scope
+    hits: tuple[Hit, ...]
+    minutes: float

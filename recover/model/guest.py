@@ -1,0 +1,91 @@
+"""What one look from inside the guest brought home."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from recover.model.contact import Failure
+from recover.model.gpu import NOT_ASKED, Driver, Gpu
+from recover.model.memory import KernelLine, Leftover, Ram
+from recover.model.process import Process, ServerAnswer
+from recover.model.reading import Reading
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A moment in the guest's own time; uptimes of different boots do not compare."""
+
+    boot_id: str
+    uptime_s: float
+
+    def after(self, other: Mark) -> bool:
+        """Whether this moment is in a later state of the machine: another boot, or later in the same."""
+        return self.boot_id != other.boot_id or self.uptime_s > other.uptime_s
+
+
+@dataclass(frozen=True, slots=True)
+class GuestIdentity:
+    hostname: str
+    boot_id: str
+    dmi_uuid: Reading[str] = NOT_ASKED  # lower case
+    macs: frozenset[str] = frozenset()  # lower case
+    kernel: str = ""
+    machine_id: str = ""
+    init_start: int = 0  # start time of pid 1: a container's own "boot"
+    container: bool = False
+    btime_s: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """Our mark under /run on the guest: who works here. `expires_uptime_s` in the guest's own uptime."""
+
+    run: str
+    who: str
+    host: str
+    rung: str
+    expires_uptime_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A unit or container that (may) own GPU workers. Time is the manager's own word."""
+
+    manager: str  # systemd | docker
+    name: str
+    state: str  # active | inactive | failed | activating | deactivating | running | exited | ...
+    main_pid: int = 0
+    restart: str = ""  # no | always | on-failure | unless-stopped ...
+    enabled: str = ""  # enabled | disabled | static | ...
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """A look that reached the guest. A part that could not be read is Unknown with its reason and named in `gaps`."""
+
+    identity: GuestIdentity
+    mark: Mark
+    ram: Reading[Ram]
+    driver: Reading[Driver]
+    gpus: Reading[tuple[Gpu, ...]]
+    processes: Reading[tuple[Process, ...]]
+    kernel: Reading[tuple[KernelLine, ...]] = NOT_ASKED
+    leftovers: Reading[tuple[Leftover, ...]] = NOT_ASKED
+    services: Reading[tuple[Service, ...]] = NOT_ASKED
+    servers: tuple[ServerAnswer, ...] = ()
+    pci_gpus: Reading[tuple[str, ...]] = NOT_ASKED  # bus ids of NVIDIA GPUs in sysfs
+    marker: Reading[Marker | None] = NOT_ASKED
+    root: bool = True
+    complete: bool = True  # the agent reached its end; False: its report broke off
+    gaps: tuple[str, ...] = ()
+    raw: tuple[str, ...] = field(default=(), repr=False, compare=False)  # the agent's lines, for the evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Mute:
+    """A look that did not reach the guest: with what it failed, and whether TCP was accepted."""
+
+    failure: Failure
+    detail: str
+    since_s: float = 0.0

@@ -1,0 +1,77 @@
+"""The doors between the engine and the world: protocols only. What holds no Actuator cannot change anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from recover.model.act import Action, Blast, Outcome
+from recover.model.record import Entry, Try
+from recover.model.snapshot import Snapshot
+from recover.model.verdict import Diagnosis
+
+
+class Clock(Protocol):
+    def now(self) -> float:
+        """Seconds since the epoch by the controller's clock, but never going back within one process."""
+
+    def sleep(self, seconds: float) -> None:
+        """Return after `seconds`, or earlier when the run is interrupted."""
+
+
+class Observer(Protocol):
+    """Looks, and can change nothing but its own memory of which GPUs hung."""
+
+    def look(self) -> Snapshot:
+        """One bounded look from all sides. Never raises for what the world does."""
+
+    def acted(self, action: Action) -> None:
+        """Told after each act, so that a GPU that hung is asked again only after something was done about it."""
+
+    def running_task(self, upid: str) -> bool | None:
+        """Whether our own PVE task still runs; None when that can't be told."""
+
+
+class Actuator(Protocol):
+    def perform(self, action: Action) -> Outcome:
+        """Do one act within its own deadline. Never raises for what the world does."""
+
+
+class Gate(Protocol):
+    """Asks for consent before each try."""
+
+    def ask(self, attempt: Try, blast: Blast, diagnosis: Diagnosis) -> GateAnswer: ...
+
+
+class GateAnswer:
+    """`said`: yes | no | skip. `by`: who or which option. `lift`: how a refusal can be lifted."""
+
+    __slots__ = ("by", "lift", "said", "why")
+
+    def __init__(self, said: str, by: str, why: str = "", lift: str = "") -> None:
+        self.said, self.by, self.why, self.lift = said, by, why, lift
+
+
+class Journal(Protocol):
+    def append(self, entry: Entry) -> None:
+        """On disk when it returns; raises OSError otherwise, and then nothing is done."""
+
+    def entries(self) -> Iterable[Entry]: ...
+
+
+class Evidence(Protocol):
+    def keep(self, snapshot: Snapshot) -> tuple[str, tuple[str, ...]]:
+        """Save what an act may destroy; gives the folder and what is missing, within 60 s."""
+
+
+class View(Protocol):
+    """Progress is an object of methods that may be empty, so that the engine never prints."""
+
+    def entry(self, entry: Entry) -> None: ...
+
+    def asking(self, asking: bool) -> None: ...
+
+
+class Interrupts(Protocol):
+    def pending(self) -> str:
+        """Who asked the run to stop ("SIGINT", "abort by kim"), or an empty string."""
