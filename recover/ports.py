@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 from recover.model.act import Action, Blast, Outcome
@@ -37,19 +38,20 @@ class Actuator(Protocol):
         """Do one act within its own deadline. Never raises for what the world does."""
 
 
+@dataclass(frozen=True, slots=True)
+class GateAnswer:
+    """`said`: yes | no | skip. `by`: who, or which option. `lift`: how a refusal can be lifted."""
+
+    said: str
+    by: str
+    why: str = ""
+    lift: str = ""
+
+
 class Gate(Protocol):
     """Asks for consent before each try."""
 
     def ask(self, attempt: Try, blast: Blast, diagnosis: Diagnosis) -> GateAnswer: ...
-
-
-class GateAnswer:
-    """`said`: yes | no | skip. `by`: who or which option. `lift`: how a refusal can be lifted."""
-
-    __slots__ = ("by", "lift", "said", "why")
-
-    def __init__(self, said: str, by: str, why: str = "", lift: str = "") -> None:
-        self.said, self.by, self.why, self.lift = said, by, why, lift
 
 
 class Journal(Protocol):
