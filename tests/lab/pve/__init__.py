@@ -5,7 +5,7 @@ Three ways in, one behaviour:
 
 * in-process:  ``with PveServer(config, directory, hooks) as pve: ...``        (`server.PveServer`)
 * a process:   ``python -m tests.lab.pve.server --config FILE``                  (ends on SIGTERM or op ``stop``)
-* its control: ``Control(directory).call("state")``                             (`control.Control`, standard library only)
+* its control: ``Control(directory).call("state")``                             (`control.Control`, stdlib only)
 
 
 CONFIGURATION (a dict, or a .json / .toml file; every key is optional unless marked *)
@@ -14,8 +14,9 @@ CONFIGURATION (a dict, or a .json / .toml file; every key is optional unless mar
 ``host``          "127.0.0.1";  ``port`` 0 (a free one)
 ``certificate``   "good" | "expired" | "wrong-host"
 ``release``       "9.2";  ``version`` "9.2.6"
-``time_scale``    real seconds per PVE second, 0.05. Scales the waits that belong to PVE (10 s flock, 3 s delay of a 401,
-                  60 s shutdown time-out, HA rounds, start_secs/stop_secs), never the hooks and never a fault's ``seconds``
+``time_scale``    real seconds per PVE second, 0.05. Scales the waits that belong to PVE (10 s flock, 3 s before a
+                  401, 60 s shutdown time-out, HA rounds, start_secs/stop_secs), never the hooks and never a
+                  fault's ``seconds``
 ``quorate``       true
 ``error_message`` true; false = http-server < 5.2, error bodies without ``message``
 ``cluster_name``  "lab"; null = a standalone node (no cluster row in /cluster/status)
@@ -63,7 +64,7 @@ FAULT   {"kind"*: ..., "times": 1 (null = for ever), "skip": 0 (let so many thro
     "task-error"    message, "when": "before" the act | "after" it was done
     "kvm-timeout"   start only: ends `start failed: command '/usr/bin/kvm ...' failed: got timeout`; "comes_up": false |
                     true (the VM runs all the same); "seconds" real seconds before that
-    "reset-warning" start only: the two log lines of a failed sysfs reset, for "bdf" or every passed-through device; task OK
+    "reset-warning" start only: the two log lines of a failed sysfs reset, for "bdf" or each of the VM's devices; OK
     "stop"          stop only: "how" as in stop_how
     "flock"         ends `can't lock file '/var/lock/qemu-server/lock-174.conf' - got timeout`
     "hang"          stays `running` until it is deleted or killed
@@ -80,16 +81,17 @@ CONTROL PROTOCOL: unix socket ``control.sock``; a line of JSON in, a line of JSO
 in  {"op": NAME, ...arguments}     out  {"ok": true, "result": ...} | {"ok": false, "error": "text"}
 
 ``ping``                            -> "pong"
-``state``                           -> {"vms": {"174": {...}}, "nodes": {...}, "tasks": [...], "faults": [...], "quorate"}
+``state``                           -> {"vms": {"174": {...}}, "nodes": {...}, "tasks": [...], "faults": [...], "quorate",
+                                       "requests": how many}
 ``requests``  [since=0]             -> [{"n", "time", "method", "path", "params", "status", "fault"}] with n > since
 ``inject``    fault=FAULT           -> its id
 ``clear``     [id]                  -> how many faults were removed (all without id)
-``vm``        vmid, set={...}       -> the VM as in ``state``; keys as in VM (status, lock, agent, node, ha, pending, ...);
-                                       "config": {...} is merged, null deletes a key. No hook is called.
+``vm``        vmid, set={...}       -> the VM as in ``state``; keys as in VM (status, lock, agent, node, ha, pending,
+                                       ...); "config": {...} is merged, null deletes a key. No hook is called.
 ``device``    node, bdf, set={...}  -> the device (e.g. {"gone": true}, {"reset": "fails"})
 ``node``      name, set={...}       -> online, memory_mib, used_mib
 ``quorum``    value=bool
-``deny``      priv, [path="/"]      takes a privilege away below a path, whatever the grants say;  ``allow`` gives it back
+``deny``      priv, [path="/"]      takes a privilege away below a path; ``allow`` (same arguments) gives it back
 ``token``     [secret] [id]         replaces the secret (the old one gets 401); ``revoke``=true: every call gets 401
 ``hold-flock`` vmid, [seconds]      another process holds the VM's lock file;  ``release-flock`` vmid
 ``task``      as in ``tasks``       -> UPID of a foreign task;  ``end-task`` upid, [status="OK"]

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: AGPL-3.0-or-later
+"""FakePveGpu differs from fakepve only where the real Proxmox does (facts checked against the Perl sources)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from aiohttp import web
+from fakepve import FakePve
+from fakepve.errors import strip_prefix
+from fakepve.model import TaskError
+from fakepve.server import SECRET_KEYS, params
+
+from .faults import Fault, Faults
+from .hooks import NoHooks, PowerHooks
+from .machine import LabVm, PciDevice, devices_of
+from .permits import RECIPE, Permits
+from .power import Power
+from .reads import Reads
+from .tasks import Tasks
+
+TOKEN_ID = "gpu-recover@pve!oncall"
+KEPT_REQUESTS = 20000
+
+
+def bare(status: int, text: str) -> web.Response:
+    """pve-http-server's own errors (401, 595-599) have the text in the reason phrase and no body."""
+    return web.Response(status=status, reason=text.splitlines()[0] if text else "")
+
+
+class FakePveGpu(Permits, Power, Reads, Tasks, FakePve):  # type: ignore[misc]
+    """The API of a small cluster with GPU guests, built from a configuration (see the package's docstring)."""
+
+    def __init__(self, config: dict[str, Any], secret: str, hooks: PowerHooks | None = None) -> None:
+        super().__init__(host=config.get("host", "127.0.0.1"), port=int(config.get("port", 0)))
+        self._init_permits()
+        self._init_tasks()
+        self.acl = {}
+        self.hooks = hooks or NoHooks()
+        self.executor = ThreadPoolExecutor(8, thread_name_prefix="pve-hook")
+        self.faults = Faults()
+        self.seen: list[dict[str, Any]] = []
+        self.seen_total = 0
+        self.on_request: Any = None
+        self._background: set[asyncio.Future[Any]] = set()
+        self.time_scale = float(config.get("time_scale", 0.05))
+        self.release_version = str(config.get("release", "9.2"))
+        self.version = str(config.get("version", "9.2.6"))
+        self.quorate = bool(config.get("quorate", True))
+        self.cluster_name = config.get("cluster_name", "lab")
+        self.error_message = bool(config.get("error_message", True))
+        self._load(config)
+        self._load_token(config, secret)
+
+    def _load(self, config: dict[str, Any]) -> None:
+        self.nodes, self.devices, self.node_memory = {}, {}, {}
+        for node in config.get("nodes") or [{"name": "pve1"}]:
+            self.add_lab_node(node)
+        self.mappings = {entry["id"]: entry for entry in config.get("mappings", ())}
+        for data in config.get("vms", ()):
+            self.add_lab_vm(data)
+        for data in config.get("tasks", ()):
+            self.foreign_task(data)
+        for data in config.get("faults", ()):
+            self.faults.add(data)
+
+    def _load_token(self, config: dict[str, Any], secret: str) -> None:
+        token = config.get("token", {})
+        self.token_id = token.get("id", TOKEN_ID)
+        self.apitokens = {self.token_id: secret}
+        self.privsep[self.token_id] = bool(token.get("privsep", True))
+        if "grants" in config:
+            for grant in config["grants"]:
+                self.give(grant["who"], grant["path"], frozenset(grant["privs"]), bool(grant.get("propagate", True)))
+        else:
+            for who in (self.token_id, self.token_id.partition("!")[0]):
+                for path, privs, propagate in RECIPE:
+                    self.give(who, path, privs, propagate)
+
+    def add_lab_node(self, data: dict[str, Any]) -> None:
+        name = data["name"]
+        self.nodes[name] = {"online": bool(data.get("online", True))}
+        self.node_memory[name] = {"memory_mib": int(data.get("memory_mib", 2457600)),
+                                  "used_mib": int(data.get("used_mib", 24576))}
+        self.devices[name] = {device["bdf"]: PciDevice.parse(device) for device in data.get("pci", ())}
+
+    def add_lab_vm(self, data: dict[str, Any]) -> LabVm:
+        vm = LabVm(data)
+        if vm.node not in self.nodes:
+            self.add_lab_node({"name": vm.node})
+        for number, entry in enumerate(data.get("hostpci", ())):
+            if isinstance(entry, dict):
+                device = PciDevice.parse(entry)
+                self.devices[vm.node][device.bdf] = device
+                entry = f"{device.bdf},pcie=1"
+            vm.config[f"hostpci{number}"] = entry
+        self.vms.append(vm)
+        if vm.pool:
+            self.pools.setdefault(vm.pool, set()).add(vm.vmid)
+        return vm
+
+    def running_devices(self, vm: LabVm) -> list[str]:
+        try:
+            return [device.bdf for device in devices_of(vm, self.devices[vm.node], self.mappings)]
+        except TaskError:
+            return []
+
+    def background(self, work: Coroutine[Any, Any, Any]) -> None:
+        future = asyncio.ensure_future(work)
+        self._background.add(future)
+        future.add_done_callback(self._background.discard)
+
+    async def stop(self) -> None:
+        for future in list(self._background):
+            future.cancel()
+        await self.stop_workers()
+        await super().stop()
+        self.executor.shutdown(wait=False, cancel_futures=True)
+
+    # --- every request passes here
+
+    @web.middleware
+    async def _middleware(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        path = strip_prefix(request.path)
+        note = await self._note(request, path)
+        fault = self.faults.for_call(request.method, path, self.running_tasks())
+        try:
+            response = await self._faulted(request, handler, fault)
+            note["status"] = response.status
+        finally:
+            if fault is not None:
+                note["fault"] = fault.kind
+            note["done"] = time.time()
+            if self.on_request is not None:
+                self.on_request(note)
+        return response
+
+    async def _faulted(self, request: web.Request, handler: Any, fault: Fault | None) -> web.StreamResponse:
+        if fault is None:
+            return await self._plain(request, handler)
+        if fault.kind == "slow":
+            await asyncio.sleep(fault.seconds)
+            return await self._plain(request, handler)
+        if fault.when == "after":
+            await self._plain(request, handler)  # the action is under way; only its answer is lost
+        await asyncio.sleep(fault.seconds)
+        if fault.kind == "cut":
+            if request.transport is not None:
+                request.transport.abort()
+            raise ConnectionResetError("lab: connection cut")
+        text = fault.message if fault.message is not None else "Connection timed out"
+        if fault.status == 401 or fault.status >= 595:
+            return bare(fault.status, text)
+        return web.json_response({"data": None, "message": text + "\n"}, status=fault.status,
+                                 reason=text.splitlines()[0])
+
+    async def _plain(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        response = await FakePve._middleware(self, request, handler)
+        if response.status == 401:
+            await self.pause(3)  # pve-http-server answers every 401 late
+            return bare(401, response.reason or "")
+        if response.status >= 595:
+            return bare(response.status, response.reason or "")
+        if response.status >= 400 and not self.error_message and isinstance(response, web.Response) \
+                and response.content_type == "application/json":
+            body = json.loads(response.text or "{}")
+            body.pop("message", None)
+            return web.json_response(body, status=response.status, reason=response.reason)
+        return response
+
+    async def _note(self, request: web.Request, path: str) -> dict[str, Any]:
+        try:
+            given = await params(request)
+        except Exception:  # an unreadable body is the handler's to refuse
+            given = {}
+        self.seen_total += 1
+        note: dict[str, Any] = {
+            "n": self.seen_total, "time": time.time(), "method": request.method, "path": path, "status": None,
+            "params": {key: "***" if key in SECRET_KEYS else value for key, value in given.items()}, "fault": None}
+        self.seen.append(note)
+        del self.seen[:-KEPT_REQUESTS]
+        return note
