@@ -1,25 +1,28 @@
-"""The state file of the fake driver is changed only here and by the two C libraries; it is never replaced while it is mapped.
+"""The state file of the fake driver is changed in place, here and by the two C libraries, never replaced while mapped.
 
 Standard library only: it also runs inside the guest.  Path: argument, else $FAKENVML_STATE, else /run/fakenvml/state.
 
-    state = State.create(path, [gpu(0), gpu(1), ...], driver_version="570.148.08")   # new file, GPUs as dicts of fields
+    state = State.create(path, [gpu(0), gpu(1), ...], driver_version="570.148.08")   # new file; gpu(): dict of fields
     state = State.open(path)            # an existing one; ValueError if layout, size or magic differ
     state.attach(pid, mib, gpu=0, kind="compute", name="")      state.detach(pid, gpu=None)   # None: on every GPU
-    state.set_row(pid, mib, gpu)        # change the MiB of a row (slow release)     state.pids(gpu=None) -> set of pids
+    state.set_row(pid, mib, gpu)        # change the MiB of a row (slow release)
+    state.pids(gpu=None) -> set of pids
     state.used_mib(gpu)                 # idle_mib + leak_mib + sum of rows (what NVML v2 reports)
     state.set(gpu, leak_mib=80000, recovery_action=1, util_gpu=37, persistence=1, link_width=8, ...)   # any GPU field
     state.set_used(gpu, mib)            # sets the leak so that used becomes mib
-    state.set_driver(driver_version=..., nvml_version=..., driver_loaded=0|1, init_error=18, init_hang=0|1, cuda_version=...)
-    state.set_error(gpu, "nvmlDeviceGetUtilizationRates", 999, times=0)   # gpu None: calls without a GPU; "*", "handle",
-    state.clear_error(gpu, call)                                          # "field:230"; code 0: answers in spite of all
-    state.set_hang(gpu, deep=False)     # deep: handle lookups block too     state.release(gpu)     state.hang_init(True)
-    state.set_lost(gpu)                 # handle and getters -> 15           state.set_reset_required(gpu) # 16, field 230 = 1
+    state.set_driver(driver_version=..., nvml_version=..., driver_loaded=0|1, init_error=18, init_hang=0|1, ...)
+    state.set_error(gpu, "nvmlDeviceGetUtilizationRates", 999, times=0)   # gpu None: calls without a GPU; also "*",
+    state.clear_error(gpu, call)        # "handle", "field:230"; code 0: answers in spite of all other troubles
+    state.set_hang(gpu, deep=False)     # getters block; deep: handle lookups too.  state.release(gpu) ends it
+    state.hang_init(True)               # nvmlInit, cuInit and nvidia-smi block
+    state.set_lost(gpu)                 # handle and getters -> 15
+    state.set_reset_required(gpu)       # getters -> 16, field 230 answers 1
     state.set_ghost(gpu, sticky=False)  # 100 % utilisation, nothing on it; a CUDA context clears it unless sticky
     state.event(gpu, 0x8, 79)           # one NVML event (Xid 79)
     state.cure(remedy, gpu=None)        # what a remedy clears, by the masks *_cleared_by: see REMEDIES
-    state.reset(gpu, "gpu-reset")       # = cure on one GPU, plus: rows gone, volatile ECC gone, recovery action 0 if nothing is left
-    state.guest_reboot()  state.vm_reset()  state.vm_restart(keep_leak=False)  state.driver_reload()   # whole guest; rows end
-    state.snapshot() -> dict            # {"driver_version": ..., "gpus": [{"index": 0, "used_mib": ..., "rows": [...], ...}]}
+    state.reset(gpu, "gpu-reset")       # = cure on one GPU, counted in `resets`; rows and volatile counters always go
+    state.guest_reboot()  state.vm_reset()  state.vm_restart(keep_leak=False)  state.driver_reload()   # whole guest
+    state.snapshot() -> dict            # {"driver_version": ..., "gpus": [{"index": 0, "used_mib": ..., "rows": []}]}
     state.close()
 
 `gpu` is the slot = NVML index while every slot before it is present; a slot with present=0 vanishes from the count.
@@ -32,141 +35,34 @@ import ctypes
 import fcntl
 import mmap
 import os
-import uuid as uuids
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Self
 
-MAGIC = b"FAKENVML"
-LAYOUT_VERSION = 1
-GPUS, ROWS, ERRORS, EVENTS = 16, 64, 24, 16
+from .layout import (
+    ANY_REMEDY,
+    DRIVER_NAMES,
+    ERRORS,
+    EVENTS,
+    GPU_FIELDS,
+    GPU_NAMES,
+    GPUS,
+    KINDS,
+    LAYOUT_VERSION,
+    MAGIC,
+    NO_INSTANCE,
+    REMEDIES,
+    RESET_MODES,
+    ROWS,
+    Layout,
+    gpu,
+    held_mib,
+    mask,
+)
+
+__all__ = ["ANY_REMEDY", "DEFAULT_PATH", "KINDS", "REMEDIES", "RESET_MODES", "State", "gpu", "mask"]
+
 DEFAULT_PATH = "/run/fakenvml/state"
-
-# One bit per remedy; a *_cleared_by mask says which remedies end that trouble.
-REMEDIES = {"gpu-reset": 1, "driver-reload": 2, "guest-reboot": 4, "vm-reset": 8, "vm-restart": 16, "host-reset": 32}
-ANY_REMEDY = sum(REMEDIES.values())
-RESET_MODES = {"ok": 0, "unsupported": 1, "fail": 2, "hang": 3, "in-use": 4}
-KINDS = {"compute": 0, "graphics": 1, "mps": 2}
-
-u32, i32, u64 = ctypes.c_uint32, ctypes.c_int32, ctypes.c_uint64
-
-
-def _text(size: int) -> Any:
-    return ctypes.c_char * size
-
-
-class Error(ctypes.Structure):
-    _fields_ = [("call", _text(56)), ("code", i32), ("left", u32)]
-
-
-class Row(ctypes.Structure):
-    _fields_ = [("pid", u32), ("kind", u32), ("mib", u64), ("gi", u32), ("ci", u32), ("name", _text(104))]
-
-
-class Event(ctypes.Structure):
-    _fields_ = [("seq", u64), ("type", u64), ("data", u64), ("gpu", u32), ("spare", u32)]
-
-
-def _words(kind: Any, names: str) -> list[tuple[str, Any]]:
-    return [(name, kind) for name in names.split()]
-
-
-GPU_FIELDS = [
-    *_words(u32, "present minor"),
-    ("uuid", _text(80)),
-    ("bus_id", _text(32)),
-    ("name", _text(96)),
-    ("serial", _text(32)),
-    ("vbios", _text(32)),
-    *_words(u32, "pci_device_id pci_subsystem_id"),
-    *_words(u64, "total_mib reserved_mib idle_mib leak_mib bar1_total_mib bar1_used_mib"),
-    *_words(u32, "leak_cleared_by lost_cleared_by hang_cleared_by needs_reset_cleared_by link_cleared_by"),
-    *_words(u32, "ghost_cleared_by util_gpu util_mem ghost persistence recovery_action"),
-    *_words(u32, "link_width link_width_max link_gen link_gen_max mig_supported mig_current mig_pending"),
-    *_words(u32, "remap_supported remap_corr remap_unc remap_pending remap_failed"),
-    *_words(u32, "ecc_supported ecc_enabled retired_supported retired_sbe retired_dbe retired_pending"),
-    *_words(u64, "ecc_vol_corr ecc_vol_unc ecc_agg_corr ecc_agg_unc"),
-    *_words(u32, "nvlinks nvlink_down fabric_state fabric_status virt_mode lost reset_required hang"),
-    *_words(u32, "reset_mode reset_ms resetting_pid resets wedges_on_restart"),
-]
-
-
-class Gpu(ctypes.Structure):
-    _fields_ = [*GPU_FIELDS, ("errors", Error * ERRORS), ("rows", Row * ROWS)]
-
-
-class Layout(ctypes.Structure):
-    _fields_ = [
-        ("magic", _text(8)),
-        *_words(u32, "layout size"),
-        ("generation", u64),
-        *_words(u32, "driver_loaded init_hang"),
-        *_words(i32, "init_error cuda_version"),
-        ("driver_version", _text(80)),
-        ("nvml_version", _text(80)),
-        ("event_seq", u64),
-        ("events", Event * EVENTS),
-        ("errors", Error * ERRORS),
-        ("gpus", Gpu * GPUS),
-    ]
-
-
-DRIVER_FIELDS = frozenset({"driver_version", "nvml_version", "driver_loaded", "init_error", "init_hang", "cuda_version"})
-
-
-def layout_lines() -> list[str]:
-    """`struct.field offset size` of every field, in order: compared with what the C library exports."""
-    lines = []
-    for name, struct in (("error", Error), ("row", Row), ("event", Event), ("gpu", Gpu), ("state", Layout)):
-        for field in struct._fields_:
-            place = getattr(struct, field[0])
-            lines.append(f"{name}.{field[0]} {place.offset} {place.size}")
-        lines.append(f"{name} 0 {ctypes.sizeof(struct)}")
-    return lines
-
-
-def gpu(index: int, **changes: Any) -> dict[str, Any]:
-    """The fields of a healthy, idle RTX PRO 6000 Blackwell in a passthrough guest; `changes` override any of them."""
-    fields: dict[str, Any] = {
-        "present": 1,
-        "minor": index,
-        "uuid": "GPU-" + str(uuids.uuid5(uuids.NAMESPACE_OID, f"fake-gpu-{index}")),
-        "bus_id": f"00000000:{index + 1:02X}:00.0",
-        "name": "NVIDIA RTX PRO 6000 Blackwell Server Edition",
-        "serial": f"17922{index:08d}",
-        "vbios": "98.02.55.00.01",
-        "pci_device_id": 0x2BB510DE,
-        "pci_subsystem_id": 0x204E10DE,
-        "total_mib": 97887,
-        "reserved_mib": 636,
-        "bar1_total_mib": 131072,
-        "bar1_used_mib": 1,
-        "leak_cleared_by": REMEDIES["gpu-reset"] | REMEDIES["vm-restart"] | REMEDIES["host-reset"],
-        "lost_cleared_by": REMEDIES["vm-restart"] | REMEDIES["host-reset"],
-        "hang_cleared_by": REMEDIES["vm-restart"] | REMEDIES["host-reset"],
-        "needs_reset_cleared_by": ANY_REMEDY & ~REMEDIES["driver-reload"],
-        "link_cleared_by": REMEDIES["host-reset"],
-        "ghost_cleared_by": ANY_REMEDY,
-        "link_width": 16,
-        "link_width_max": 16,
-        "link_gen": 5,
-        "link_gen_max": 5,
-        "mig_supported": 1,
-        "remap_supported": 1,
-        "ecc_supported": 1,
-        "ecc_enabled": 1,
-        "virt_mode": 1,
-        "reset_ms": 200,
-    }
-    unknown = set(changes) - {name for name, _ in GPU_FIELDS}
-    if unknown:
-        raise ValueError(f"no such GPU field: {', '.join(sorted(unknown))}")
-    return {**fields, **changes}
-
-
-def mask(*remedies: str) -> int:
-    """The *_cleared_by mask of the named remedies."""
-    return sum(REMEDIES[name] for name in set(remedies))
 
 
 class State:
@@ -186,9 +82,9 @@ class State:
         fresh = Layout(magic=MAGIC, layout=LAYOUT_VERSION, size=ctypes.sizeof(Layout), driver_loaded=1)
         version = driver.get("driver_version", "570.148.08")
         first = {"driver_version": version, "nvml_version": f"12.{version}", "cuda_version": 12080, **driver}
-        _assign(fresh, first, DRIVER_FIELDS)
+        _assign(fresh, first, DRIVER_NAMES)
         for slot, fields in zip(fresh.gpus, gpus, strict=False):
-            _assign(slot, fields, {name for name, _ in GPU_FIELDS})
+            _assign(slot, fields, GPU_NAMES)
         target = os.fspath(path)
         draft = f"{target}.{os.getpid()}.new"
         with open(draft, "wb") as out:
@@ -212,10 +108,9 @@ class State:
     def close(self) -> None:
         if self._fd >= 0:
             self.raw = None
-            try:
+            # A caller may still hold a view of a field; the mapping then ends with that view.
+            with suppress(BufferError):
                 self._map.close()
-            except BufferError:
-                pass  # a caller still holds a view of a field; the mapping then ends with that view
             os.close(self._fd)
             self._fd = -1
 
@@ -238,7 +133,7 @@ class State:
 
     def set(self, gpu: int, **fields: Any) -> None:
         with self.locked() as raw:
-            _assign(raw.gpus[gpu], fields, {name for name, _ in GPU_FIELDS})
+            _assign(raw.gpus[gpu], fields, GPU_NAMES)
 
     def get(self, gpu: int, field: str) -> Any:
         value = getattr(self.raw.gpus[gpu], field)
@@ -246,7 +141,7 @@ class State:
 
     def set_driver(self, **fields: Any) -> None:
         with self.locked() as raw:
-            _assign(raw, fields, DRIVER_FIELDS)
+            _assign(raw, fields, DRIVER_NAMES)
 
     # -- memory and processes -------------------------------------------------------------------------------------
 
@@ -259,7 +154,8 @@ class State:
             )
             if row is None:
                 raise ValueError(f"GPU {gpu}: all {ROWS} process rows are taken")
-            row.mib, row.kind, row.name, row.gi, row.ci = mib, KINDS[kind], name.encode()[:103], NO_INSTANCE, NO_INSTANCE
+            row.mib, row.kind, row.name = mib, KINDS[kind], name.encode()[:103]
+            row.gi = row.ci = NO_INSTANCE
             row.pid = pid
 
     def detach(self, pid: int, gpu: int | None = None) -> None:
@@ -279,12 +175,12 @@ class State:
         return {row.pid for slot in _chosen(self.raw, gpu) for row in slot.rows if row.pid}
 
     def used_mib(self, gpu: int) -> int:
-        return _used(self.raw.gpus[gpu])
+        return held_mib(self.raw.gpus[gpu])
 
     def set_used(self, gpu: int, mib: int) -> None:
         with self.locked() as raw:
             slot = raw.gpus[gpu]
-            slot.leak_mib = max(0, mib - (_used(slot) - slot.leak_mib))
+            slot.leak_mib = max(0, mib - (held_mib(slot) - slot.leak_mib))
 
     # -- troubles -------------------------------------------------------------------------------------------------
 
@@ -367,12 +263,9 @@ class State:
 
     def snapshot(self) -> dict[str, Any]:
         raw = self.raw
-        head = {name: _plain(getattr(raw, name)) for name in sorted(DRIVER_FIELDS)}
+        head = {name: _plain(getattr(raw, name)) for name in sorted(DRIVER_NAMES)}
         gpus = [_gpu_dict(number, slot) for number, slot in enumerate(raw.gpus) if slot.uuid]
         return {**head, "generation": raw.generation, "gpus": gpus}
-
-
-NO_INSTANCE = 0xFFFFFFFF  # what NVML puts in the instance ids of a process on a GPU without MIG
 
 
 def _assign(struct: Any, fields: dict[str, Any], known: Any) -> None:
@@ -384,10 +277,6 @@ def _assign(struct: Any, fields: dict[str, Any], known: Any) -> None:
 
 def _chosen(raw: Any, gpu: int | None) -> list[Any]:
     return list(raw.gpus) if gpu is None else [raw.gpus[gpu]]
-
-
-def _used(slot: Any) -> int:
-    return int(min(slot.total_mib - slot.reserved_mib, slot.idle_mib + slot.leak_mib + sum(r.mib for r in slot.rows if r.pid)))
 
 
 def _cure(slot: Any, bit: int, keep_leak: bool) -> None:
@@ -423,4 +312,4 @@ def _gpu_dict(number: int, slot: Any) -> dict[str, Any]:
         if r.pid
     ]
     errors = [{"call": _plain(e.call), "code": e.code, "left": e.left} for e in slot.errors if e.call]
-    return {"index": number, **fields, "used_mib": _used(slot), "rows": rows, "errors": errors}
+    return {"index": number, **fields, "used_mib": held_mib(slot), "rows": rows, "errors": errors}
