@@ -81,8 +81,8 @@ CONTROL PROTOCOL: unix socket ``control.sock``; a line of JSON in, a line of JSO
 in  {"op": NAME, ...arguments}     out  {"ok": true, "result": ...} | {"ok": false, "error": "text"}
 
 ``ping``                            -> "pong"
-``state``                           -> {"vms": {"174": {...}}, "nodes": {...}, "tasks": [...], "faults": [...], "quorate",
-                                       "requests": how many}
+``state``                           -> {"vms": {"174": {...}}, "nodes": {...}, "tasks": [...], "faults": [...],
+                                       "quorate", "requests": how many}
 ``requests``  [since=0]             -> [{"n", "time", "method", "path", "params", "status", "fault"}] with n > since
 ``inject``    fault=FAULT           -> its id
 ``clear``     [id]                  -> how many faults were removed (all without id)
