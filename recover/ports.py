@@ -29,9 +29,6 @@ class Observer(Protocol):
     def acted(self, action: Action) -> None:
         """Told after each act, so that a GPU that hung is asked again only after something was done about it."""
 
-    def running_task(self, upid: str) -> bool | None:
-        """Whether our own PVE task still runs; None when that can't be told."""
-
 
 class Actuator(Protocol):
     def perform(self, action: Action) -> Outcome:

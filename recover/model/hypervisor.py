@@ -22,7 +22,7 @@ class AgentState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HostPci:
-    """One hostpciN entry, resolved. `addresses` empty where it could not be resolved; `choices` > 1: ambiguous mapping."""
+    """One hostpciN entry, resolved. `addresses` empty where it could not be resolved; `choices` > 1: ambiguous."""
 
     key: str
     raw: str

@@ -216,6 +216,4 @@ class Closed:
     carried: tuple[str, ...] = field(default=())
 
 
-Entry = (
-    Opened | Saw | Decided | Consented | Declined | Interrupted | Kept | Began | Acting | Acted | Ended | Closed
-)
+Entry = Opened | Saw | Decided | Consented | Declined | Interrupted | Kept | Began | Acting | Acted | Ended | Closed

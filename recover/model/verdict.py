@@ -7,7 +7,7 @@ from enum import IntEnum, StrEnum
 
 
 class Scope(IntEnum):
-    """Blast radius, and the order of the ladder. There is no word for the Proxmox host itself: it is never restarted."""
+    """Blast radius, and the order of the ladder. There is no word for the Proxmox host: it is never restarted."""
 
     PROCESS = 1
     GPU = 2
@@ -67,7 +67,8 @@ class State(StrEnum):
 class Diagnosis:
     """`findings` include ripe symptoms; `ripening` are the symptoms that are not ripe yet.
 
-    `channels` are the names of the channels that work now. HOPELESS: a finding for the whole target that no step can cure.
+    `channels` are the names of the channels that work now.
+    HOPELESS: a finding for the whole target that no step can cure.
     """
 
     state: State

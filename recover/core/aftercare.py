@@ -1,0 +1,82 @@
+"""What is still owed after the last step: services that we stopped, the wait for them, our marker; then the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from recover.core.decide import DUTY_PAUSE_S, DUTY_TRIES
+from recover.core.history import History, OpenDuty
+from recover.model.act import Due
+from recover.model.ladder import Playbook
+from recover.model.record import End, EndKind, Restore, Wait
+
+HEALTHY = "healthy"
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Nothing more to do. `service`: None if nothing was to start, "healthy", else what is wrong with it."""
+
+    service: str | None
+    carried: tuple[str, ...]
+
+
+AfterDecision = Restore | Wait | Finish
+
+
+def aftercare(playbook: Playbook, history: History, end: End, now: float) -> AfterDecision:
+    """The next piece of aftercare. The recovery's verdict does not change any more."""
+    if history.last is None or history.stale:
+        return Wait(0.0, "looking")
+    wanted = _wanted(playbook, history, end)
+    if wanted:
+        for owed in history.due(Due.AT_RECOVERY):
+            decision = _pay(history, owed, now)
+            if decision is not None:
+                return decision
+    service = _service(playbook, history, now) if wanted else None
+    if isinstance(service, Wait):
+        return service
+    for owed in history.due(Due.AT_END):
+        if owed.duty.key in history.last.payable and owed.tries < DUTY_TRIES:
+            return Restore(owed.duty, owed.tries + 1)
+    return Finish(service, tuple(d.duty.key for d in history.duties))
+
+
+def _wanted(playbook: Playbook, history: History, end: End) -> bool:
+    """Services are started again only on a proved recovery, and only if playbook and person want it."""
+    asked = history.opened is None or history.opened.restart_services
+    return end.kind is EndKind.RECOVERED and playbook.after.start == "what-we-stopped" and asked
+
+
+def _pay(history: History, owed: OpenDuty, now: float) -> Restore | Wait | None:
+    if owed.tries >= DUTY_TRIES or history.interrupted is not None:
+        return None
+    if history.last is None or owed.duty.key not in history.last.payable:
+        return None
+    if owed.tried_at is not None and now - owed.tried_at < DUTY_PAUSE_S:
+        return Wait(DUTY_PAUSE_S - (now - owed.tried_at), f"before the next try to start {owed.duty.key}")
+    return Restore(owed.duty, owed.tries + 1)
+
+
+def _service(playbook: Playbook, history: History, now: float) -> str | Wait | None:
+    """None: nothing was to start. A port that is open or a 200 alone proves nothing: its group must be healthy."""
+    failed = history.due(Due.AT_RECOVERY)
+    if failed:
+        return f"{failed[0].duty.key} could not be started: {failed[0].last or 'not reachable'}"
+    started = [s for s in history.started if s[2].ok]
+    if not started or history.last is None:
+        return None
+    since = max(at for _, at, _ in started)
+    groups = history.last.vitals.groups
+    if any(health == "healthy" for _, health, _ in groups):
+        return HEALTHY
+    sick = next((f"{title} is {health}" for _, health, title in groups if health in ("dead", "hung")), "")
+    down = next((f"{name} is {state}" for _, name, state in history.last.vitals.services if state == "failed"), "")
+    if down or sick:
+        return down or sick
+    if history.interrupted is not None:
+        return "not awaited: interrupted"
+    if now - since > playbook.after.healthy_within_s:
+        return f"not proved healthy within {playbook.after.healthy_within_s:.0f} s"
+    return Wait(playbook.limits.confirm_every_s, "waiting for the server to be healthy")

@@ -1,0 +1,309 @@
+"""History is a fold over the journal's entries, one at a time: nothing that decide uses comes from anywhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+from recover.core.past import Anchor, OwnActs, Past, advance
+from recover.model.act import Due, Duty, Outcome, StartVm
+from recover.model.guest import Mark
+from recover.model.ladder import Ready
+from recover.model.record import (
+    Acted,
+    Acting,
+    Began,
+    Closed,
+    Consented,
+    Decided,
+    Declined,
+    Ended,
+    Entry,
+    Interrupted,
+    Kept,
+    Opened,
+    Saw,
+)
+from recover.model.verdict import Finding, Scope, State
+from recover.steps.undo import duty as duty_of
+from recover.steps.undo import settles
+
+CUT = Outcome(ok=False, detail="the tool ended before the step did", clear=False)
+_ENDS_GROUPS = frozenset({"dead-group", "hung-group"})
+_SICK = frozenset({"dead", "hung"})
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try of a rung. `outcome` None: it runs."""
+
+    index: int
+    step: str
+    attempt: int
+    scope: Scope
+    began_at: float
+    findings: tuple[Finding, ...] = ()
+    outcome: Outcome | None = None
+    ended_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenDuty:
+    duty: Duty
+    opened_at: float
+    n: int = -1  # the act that opened it
+    tries: int = 0
+    tried_at: float | None = None
+    last: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """All that the entries so far say. Times are the engine's clock, seconds."""
+
+    opened: Opened | None = None
+    first: Saw | None = None
+    last: Saw | None = None
+    stale: bool = True  # something was done, or a run began, since the last look
+    streak: int = 0  # healthy looks in a row since the last act
+    anchors: dict[str, Anchor] = field(default_factory=dict)
+    attempts: tuple[Attempt, ...] = ()
+    skipped: frozenset[str] = frozenset()
+    duties: tuple[OpenDuty, ...] = ()
+    voided: tuple[tuple[str, str], ...] = ()  # (duty key, why it is no longer ours to pay)
+    acting: tuple[Acting, ...] = ()  # acts whose end is not in the journal
+    acts: int = 0
+    declined: Declined | None = None
+    interrupted: Interrupted | None = None
+    unsure_since: float | None = None
+    prompt_s: float = 0.0
+    disruptions: int = 0
+    derived_deadline_s: float = 0.0
+    own_acts: tuple[OwnActs, ...] = ()
+    ended: frozenset[tuple[str, str]] = frozenset()
+    evidence: str = ""
+    closed: Closed | None = None
+    started: tuple[tuple[str, float, Outcome], ...] = ()  # paid AT_RECOVERY duties: (key, at, outcome)
+    tried_since_open: bool = False
+
+    @property
+    def running(self) -> Attempt | None:
+        """The attempt that has begun and not ended."""
+        return next((a for a in reversed(self.attempts) if a.outcome is None), None)
+
+    @property
+    def height(self) -> int:
+        """The highest rung tried so far, -1 before the first."""
+        return max((a.index for a in self.attempts), default=-1)
+
+    def used(self, index: int) -> int:
+        return sum(1 for a in self.attempts if a.index == index)
+
+    @property
+    def deadline_at(self) -> float:
+        """When the run must have ended; time at a prompt does not count."""
+        if self.opened is None:
+            return float("inf")
+        seconds = self.opened.deadline_s or max(self.derived_deadline_s, 2700.0)
+        return self.opened.at + seconds + self.prompt_s
+
+    @property
+    def past(self) -> Past:
+        """What the next look must know."""
+        return Past(
+            anchors=self.anchors,
+            ended=self.ended,
+            own_acts=self.own_acts,
+            first=self.first.mark if self.first is not None else None,
+            owed_vm=any(isinstance(d.duty.do, StartVm) for d in self.duties),
+            tries=len(self.attempts),
+        )
+
+    def due(self, due: Due) -> tuple[OpenDuty, ...]:
+        """Open duties of one kind, newest first."""
+        return tuple(d for d in reversed(self.duties) if d.duty.due is due)
+
+
+def fold(entries: Iterable[Entry], start: History | None = None) -> History:
+    history = start if start is not None else History()
+    for entry in entries:
+        history = after(history, entry)
+    return history
+
+
+def after(history: History, entry: Entry) -> History:
+    """The history with one more entry."""
+    match entry:
+        case Opened():
+            return _opened(history, entry)
+        case Saw():
+            return _saw(history, entry)
+        case Decided():
+            return history
+        case Consented():
+            return replace(history, prompt_s=history.prompt_s + entry.waited_s)
+        case Declined():
+            return _declined(history, entry)
+        case Interrupted():
+            return replace(history, interrupted=entry)
+        case Kept():
+            return replace(history, evidence=entry.evidence)
+        case Began():
+            return _began(history, entry)
+        case Acting():
+            return _acting(history, entry)
+        case Acted():
+            return _acted(history, entry)
+        case Ended():
+            return _ended(history, entry.index, entry.outcome, entry.at)
+        case Closed():
+            return replace(history, closed=entry)
+        case _:
+            assert_never(entry)
+
+
+def _opened(history: History, entry: Opened) -> History:
+    """A crash is an attempt that ended unclear. Nobody's consent, refusal or patience outlives its run; debts do."""
+    running = history.running
+    if running is not None:
+        history = _ended(history, running.index, CUT, entry.at)
+    return replace(
+        history,
+        opened=entry,
+        stale=True,
+        streak=0,
+        anchors={},
+        skipped=frozenset(),
+        acting=(),
+        declined=None,
+        interrupted=None,
+        unsure_since=None,
+        prompt_s=0.0,
+        disruptions=0,
+        closed=None,
+        duties=tuple(replace(d, tries=0, tried_at=None) for d in history.duties),
+        tried_since_open=False,
+    )
+
+
+def _saw(history: History, entry: Saw) -> History:
+    state = entry.diagnosis.state
+    settled = dict(entry.settled)
+    mark = entry.mark
+    unsure = None
+    if state is State.UNCERTAIN:
+        unsure = history.unsure_since if history.unsure_since is not None else entry.at
+    return replace(
+        history,
+        first=history.first if history.first is not None else entry,
+        last=entry,
+        stale=False,
+        streak=history.streak + 1 if state is State.HEALTHY else 0,
+        anchors=advance(history.anchors, entry.diagnosis.symptoms, entry.at),
+        duties=tuple(d for d in history.duties if d.duty.key not in settled),
+        voided=history.voided
+        + tuple((k, w) for k, w in settled.items() if any(d.duty.key == k for d in history.duties)),
+        unsure_since=unsure,
+        derived_deadline_s=max(history.derived_deadline_s, _worst_case(entry)),
+        own_acts=history.own_acts if mark is None else _closed_spans(history.own_acts, mark),
+    )
+
+
+def _worst_case(saw: Saw) -> float:
+    """Seconds that the whole ladder can need from here, each rung tried twice, with time to look between."""
+    return sum(
+        2 * (option.offer.line.worst_case_s + 180.0) for option in saw.options if isinstance(option.offer, Ready)
+    )
+
+
+def _closed_spans(spans: tuple[OwnActs, ...], mark: Mark) -> tuple[OwnActs, ...]:
+    return tuple(
+        replace(s, until_uptime_s=mark.uptime_s) if s.until_uptime_s is None and s.boot_id == mark.boot_id else s
+        for s in spans
+    )
+
+
+def _declined(history: History, entry: Declined) -> History:
+    history = replace(history, prompt_s=history.prompt_s + entry.waited_s)
+    if entry.skip:
+        return replace(history, skipped=history.skipped | {entry.step})
+    return replace(history, declined=entry)
+
+
+def _began(history: History, entry: Began) -> History:
+    attempt = Attempt(entry.index, entry.step, entry.attempt, entry.scope, entry.at, entry.findings)
+    ended = history.ended | _groups_to_end(history.last, entry)
+    return replace(
+        history,
+        attempts=(*history.attempts, attempt),
+        disruptions=history.disruptions + (entry.scope >= Scope.GUEST),
+        ended=ended,
+        tried_since_open=True,
+    )
+
+
+def _groups_to_end(saw: Saw | None, entry: Began) -> frozenset[tuple[str, str]]:
+    """The launches that this try ends: if one fails again under a new key, it is a crash loop and not our fault."""
+    if saw is None:
+        return frozenset()
+    keys = {f.where for f in entry.findings if f.signal in _ENDS_GROUPS}
+    if entry.scope >= Scope.GUEST:
+        keys |= {key for key, health, _ in saw.vitals.groups if health in _SICK}
+    return frozenset((key, launch) for key, launch in saw.vitals.launches if key in keys)
+
+
+def _acting(history: History, entry: Acting) -> History:
+    owed = duty_of(entry.action)
+    duties = history.duties
+    if entry.restores:
+        duties = tuple(
+            replace(d, tries=d.tries + 1, tried_at=entry.at) if d.duty.key == entry.restores else d for d in duties
+        )
+    elif owed is not None and all(d.duty.key != owed.key for d in duties):
+        duties = (*duties, OpenDuty(owed, entry.at, entry.n))
+    return replace(
+        history,
+        acting=(*history.acting, entry),
+        acts=entry.n + 1,
+        duties=duties,
+        stale=True,
+        streak=0,
+        own_acts=_span_opened(history, entry),
+    )
+
+
+def _span_opened(history: History, entry: Acting) -> tuple[OwnActs, ...]:
+    saw = history.last
+    if saw is None or saw.mark is None or any(s.until_uptime_s is None for s in history.own_acts):
+        return history.own_acts
+    since = saw.mark.uptime_s + max(0.0, entry.at - saw.at)
+    return (*history.own_acts, OwnActs(saw.mark.boot_id, since))
+
+
+def _acted(history: History, entry: Acted) -> History:
+    done = next((a for a in history.acting if a.n == entry.n), None)
+    if done is None:
+        return history
+    settled = settles(done.action) if entry.outcome.ok else None
+    nothing_changed = entry.outcome.clear and not entry.outcome.changed
+    paid = tuple(d for d in history.duties if d.duty.key == settled and d.duty.due is Due.AT_RECOVERY)
+    tried = tuple(d for d in history.duties if d.duty.key == done.restores and d.duty.due is Due.AT_RECOVERY)
+    return replace(
+        history,
+        acting=tuple(a for a in history.acting if a.n != entry.n),
+        duties=tuple(
+            replace(d, last=entry.outcome.detail) if d.duty.key == done.restores else d
+            for d in history.duties
+            if (settled is None or d.duty.key != settled) and not (nothing_changed and d.n == entry.n)
+        ),
+        started=history.started + tuple((d.duty.key, entry.at, entry.outcome) for d in (paid or tried)),
+    )
+
+
+def _ended(history: History, index: int, outcome: Outcome, at: float) -> History:
+    attempts = tuple(
+        replace(a, outcome=outcome, ended_at=at) if a.index == index and a.outcome is None else a
+        for a in history.attempts
+    )
+    return replace(history, attempts=attempts)
