@@ -1,0 +1,151 @@
+"""A machine's shell over SSH: a command is sent at most once, and its end comes back as a value, in time."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from recover.edge.shell.clock import Limit, out_of_time
+from recover.edge.shell.failures import ShellError, Stage, translate
+from recover.edge.shell.port import CAP
+from recover.edge.shell.route import plan
+from recover.edge.shell.settings import SshSettings
+from recover.model.contact import Broken, Failure, Ran
+
+if TYPE_CHECKING:
+    from recover.edge.shell.transport import Transport
+
+_NOT_BETTER_LATER = {
+    Failure.UNKNOWN_KEY, Failure.CHANGED_KEY, Failure.REVOKED_KEY, Failure.AUTH, Failure.CONFIG, Failure.SUDO,
+}  # fmt: skip
+_GRACE = 1.0  # after the deadline, before a connection that can't even close a channel is cut
+
+
+class SshShell:
+    """Holds at most one connection (with those of its jump hosts), made when first needed and anew after it broke."""
+
+    def __init__(self, settings: SshSettings) -> None:
+        self._settings = settings
+        self._chain: list[Transport] = []
+        self._where: str | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def where(self) -> str:
+        if self._where is None:
+            try:
+                self._where = plan(self._settings)[-1].where
+            except ShellError:
+                return self._settings.host
+        return self._where
+
+    def run(self, argv: Sequence[str], *, stdin: bytes = b"", deadline: float, cap: int = CAP) -> Ran | Broken:
+        began = time.monotonic()
+        limit = Limit.after(deadline)
+        try:
+            return self._run(argv, stdin, cap, limit, began)
+        except ShellError as error:
+            return error.broken
+
+    def connect(self, deadline: float, *, patient: bool = False) -> Broken | None:
+        limit = Limit.after(deadline)
+        return self._patiently(limit) if patient else self._try(limit)
+
+    def forget(self) -> None:
+        with self._lock:
+            chain, self._chain = self._chain, []
+        for transport in chain:  # nearest first: what waits on a stuck socket is released only by closing that one
+            transport.hang_up()
+
+    close = forget
+
+    def _try(self, limit: Limit) -> Broken | None:
+        try:
+            self._ready(limit)
+        except ShellError as error:
+            return error.broken
+        return None
+
+    def _patiently(self, limit: Limit) -> Broken | None:
+        """Connecting is a question and may be asked again; a wrong key or a refusal to let us in won't change."""
+        import tenacity
+
+        def again(broken: Broken | None) -> bool:
+            return broken is not None and broken.failure not in _NOT_BETTER_LATER
+
+        def last(state: tenacity.RetryCallState) -> Broken | None:
+            assert state.outcome is not None
+            broken: Broken | None = state.outcome.result()
+            return broken
+
+        every = self._settings.retry_every
+        retry = tenacity.Retrying(
+            retry=tenacity.retry_if_result(again),
+            wait=tenacity.wait_fixed(every),
+            stop=lambda state: limit.left <= every,
+            retry_error_callback=last,
+        )
+        outcome: Broken | None = retry(self._try, limit)
+        return outcome
+
+    def _ready(self, limit: Limit) -> tuple[Transport, bool]:
+        """A connection that stands, and whether it stood before."""
+        from recover.edge.shell.chain import build
+
+        with self._lock:
+            if self._chain and all(transport.is_authenticated() for transport in self._chain):
+                return self._chain[-1], True
+        self.forget()
+        chain = build(plan(self._settings), self._settings, limit)
+        with self._lock:
+            self._chain = chain
+        return chain[-1], False
+
+    def _run(self, argv: Sequence[str], stdin: bytes, cap: int, limit: Limit, began: float) -> Ran | Broken:
+        from recover.edge.shell.session import Root, Session
+
+        where = self.where
+        channel = self._channel(limit, where)
+        with self._cut_at(limit.left + _GRACE):
+            try:
+                return Session(channel, Root(self._settings.sudo), stdin, cap, limit, where, began).run(argv)
+            except ShellError:
+                raise
+            except Exception as error:  # the library's, whatever it is: the command's fate is unknown
+                if limit.over:
+                    raise out_of_time(where, Stage.COMMAND.value, started=True) from None
+                broken = translate(error, Stage.COMMAND, where).broken
+                return Broken(broken.failure, broken.detail, started=True)
+            finally:
+                with contextlib.suppress(Exception):
+                    channel.close()
+
+    def _channel(self, limit: Limit, where: str) -> Any:
+        """A new channel. One that can't be had on an old connection is asked for on a new one: nothing was sent yet."""
+        transport, reused = self._ready(limit)
+        while True:
+            patience = min(15.0, limit.left / 2) if reused else limit.left
+            try:
+                with self._cut_at(patience + _GRACE):
+                    return transport.open_session(timeout=patience)
+            except Exception as error:  # as above
+                self.forget()
+                if limit.over:
+                    raise out_of_time(where, Stage.OPEN.value) from None
+                if not reused:
+                    raise translate(error, Stage.OPEN, where) from None
+            transport, reused = self._ready(limit)
+
+    @contextlib.contextmanager
+    def _cut_at(self, seconds: float) -> Iterator[None]:
+        """Some waits of the library know no end (a full socket, the answer to exec): cutting the line ends them all."""
+        cutter = threading.Timer(seconds, self.forget)
+        cutter.daemon = True
+        cutter.start()
+        try:
+            yield
+        finally:
+            cutter.cancel()

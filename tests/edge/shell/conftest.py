@@ -1,0 +1,167 @@
+"""A real sshd on loopback, with its own keys, configuration and folder; every test's children end with it.
+
+Others may use it: `sshd_in(folder, **options)` starts one, `Sshd` tells where it listens and holds what a client needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recover.edge.shell import SshSettings, SshShell
+
+HERE = "127.0.0.1"
+
+
+def keygen(*words: str | Path) -> None:
+    subprocess.run(["ssh-keygen", "-q", *map(str, words)], check=True, stdin=subprocess.DEVNULL, timeout=30)
+
+
+def new_key(path: Path, kind: str = "ed25519", phrase: str = "") -> Path:
+    bits = ("-b", "2048") if kind == "rsa" else ()
+    keygen("-t", kind, *bits, "-N", phrase, "-C", path.name, "-f", path)
+    return path
+
+
+def public(key: Path) -> str:
+    """`type base64`, as known_hosts and authorized_keys want it."""
+    return " ".join(Path(f"{key}.pub").read_text().split()[:2])
+
+
+@dataclass
+class Sshd:
+    """One server that we started."""
+
+    folder: Path
+    port: int
+    process: subprocess.Popen[bytes]
+    host_keys: list[Path]
+    user_key: Path
+    known_hosts: Path
+    authorized: Path
+    shells: list[SshShell] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return f"[{HERE}]:{self.port}"
+
+    def settings(self, **changes: Any) -> SshSettings:
+        base: dict[str, Any] = dict(
+            host=HERE, port=self.port, user="root", identity_file=str(self.user_key), known_hosts=str(self.known_hosts),
+            ssh_config=str(self.folder / "no-such-config"),
+        )  # fmt: skip
+        return SshSettings(**{**base, **changes})
+
+    def shell(self, **changes: Any) -> SshShell:
+        shell = SshShell(self.settings(**changes))
+        self.shells.append(shell)
+        return shell
+
+    def connections(self) -> list[int]:
+        """Pids of the children that serve one connection each."""
+        with open(f"/proc/{self.process.pid}/task/{self.process.pid}/children") as file:
+            return [int(pid) for pid in file.read().split()]
+
+    def stop(self) -> None:
+        for shell in self.shells:
+            shell.close()
+        for pid in self.connections() if self.process.poll() is None else []:
+            end_tree(pid)
+        self.process.terminate()
+        self.process.wait(10)
+
+
+def end_tree(pid: int) -> None:
+    """End a process that descends from one of ours, its children first."""
+    with contextlib.suppress(OSError):
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            for child in file.read().split():
+                end_tree(int(child))
+        os.kill(pid, signal.SIGKILL)
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind((HERE, 0))
+        return int(sock.getsockname()[1])
+
+
+def sshd_in(
+    folder: Path, *, options: tuple[str, ...] = (), kinds: tuple[str, ...] = ("ed25519",), user_key: Path | None = None
+) -> Sshd:
+    """Start an sshd whose whole state is in `folder`. The caller stops it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    host_keys = [new_key(folder / f"host_{kind}", kind) for kind in kinds]
+    key = user_key or new_key(folder / "user_ed25519")
+    authorized = folder / "authorized_keys"
+    authorized.write_text(public(key) + "\n")
+    port = free_port()
+    known = folder / "known_hosts"
+    known.write_text("".join(f"[{HERE}]:{port} {public(host)}\n" for host in host_keys))
+    config = folder / "sshd_config"
+    config.write_text("\n".join([
+        *options, f"ListenAddress {HERE}:{port}", *(f"HostKey {host}" for host in host_keys), "UsePAM no",
+        "StrictModes no", f"AuthorizedKeysFile {authorized}", f"PidFile {folder}/sshd.pid", "PasswordAuthentication no",
+        "KbdInteractiveAuthentication no", "PermitRootLogin yes", "MaxStartups 500:30:1000", "LogLevel VERBOSE", "",
+    ]))  # fmt: skip
+    Path("/run/sshd").mkdir(exist_ok=True)
+    log = (folder / "log").open("wb")
+    process = subprocess.Popen(["/usr/sbin/sshd", "-D", "-e", "-f", str(config)], stdin=subprocess.DEVNULL, stderr=log)
+    log.close()
+    server = Sshd(folder, port, process, host_keys, key, known, authorized)
+    _await_listening(server)
+    return server
+
+
+def _await_listening(server: Sshd) -> None:
+    until = time.monotonic() + 20
+    while time.monotonic() < until and server.process.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection((HERE, server.port), 1):
+            return
+        time.sleep(0.05)
+    server.process.kill()
+    raise RuntimeError((server.folder / "log").read_text())
+
+
+@pytest.fixture(scope="session")
+def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    """The server that most tests share. Tests that need another configuration start their own by `start_sshd`."""
+    server = sshd_in(tmp_path_factory.mktemp("sshd"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def start_sshd(tmp_path: Path) -> Iterator[Callable[..., Sshd]]:
+    started: list[Sshd] = []
+
+    def start(name: str = "server", **how: Any) -> Sshd:
+        started.append(sshd_in(tmp_path / name, **how))
+        return started[-1]
+
+    yield start
+    for server in reversed(started):
+        server.stop()
+
+
+@pytest.fixture
+def shell(sshd: Sshd) -> Iterator[SshShell]:
+    shell = SshShell(sshd.settings())
+    yield shell
+    shell.close()
+
+
+@pytest.fixture(autouse=True)
+def _no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent of whoever runs the tests is not asked."""
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
