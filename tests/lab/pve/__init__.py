@@ -11,7 +11,7 @@ Three ways in, one behaviour:
 CONFIGURATION (a dict, or a .json / .toml file; every key is optional unless marked *)
 -------------------------------------------------------------------------------------
 ``directory``*    folder for everything the server writes (given to PveServer directly when in-process)
-``host``          "127.0.0.1";  ``port`` 0 (a free one)
+``host``          "127.0.0.1";  ``port`` 0 (a free one);  ``listeners`` 1 (more = the same API on further free ports)
 ``certificate``   "good" | "expired" | "wrong-host"
 ``release``       "9.2";  ``version`` "9.2.6"
 ``time_scale``    real seconds per PVE second, 0.05. Scales the waits that belong to PVE (10 s flock, 3 s before a
@@ -42,6 +42,7 @@ DEVICE  {"bdf": "0000:01:00.0", "vendor": "10de", "device": "2bb5", "class": "03
 VM      {"vmid"*: 174, "name"*: "node-174", "node": "pve1", "memory_mib": 1024, "status": "running" | "stopped",
          "qmpstatus": as PVE (running, paused, prelaunch, internal-error, io-error, ...), "uptime_s": 86400,
          "lock": null, "tags": "gpu;prod", "ha": null | "started" | "stopped" | "error" | "ignored" | "disabled",
+         "ha_node": null (where HA starts it next),
          "agent": "none" | "answers" | "hangs" | "stalls" (ping answers, commands time out) | "not-running",
          "template": false, "protection": false, "onboot": true, "pool": null,
          "smbios_uuid": "...", "mac": "BC:24:11:00:01:74",
@@ -71,7 +72,7 @@ FAULT   {"kind"*: ..., "times": 1 (null = for ever), "skip": 0 (let so many thro
     "killed"        ends `unexpected status`, nothing done
     "warnings"      "count": 1: ends `WARNINGS: 1`, done
 
-FILES in ``directory``: ``server.json`` {"pid", "host", "port", "url", "ca_file", "fingerprint", "token_id",
+FILES in ``directory``: ``server.json`` {"pid", "host", "port", "url", "urls", "ca_file", "fingerprint", "token_id",
 "secret_file", "control"} (written last, atomically: its presence means "ready"), ``secret`` (0600), ``ca.pem``,
 ``server.pem``, ``server.key``, ``control.sock``, ``requests.jsonl`` (one object per request, also by op "requests").
 
@@ -96,6 +97,7 @@ in  {"op": NAME, ...arguments}     out  {"ok": true, "result": ...} | {"ok": fal
 ``hold-flock`` vmid, [seconds]      another process holds the VM's lock file;  ``release-flock`` vmid
 ``task``      as in ``tasks``       -> UPID of a foreign task;  ``end-task`` upid, [status="OK"]
 ``died``      vmid                  QEMU is gone from one moment to the next (guest power-off, crash); HA may restart it
+``listener``  index, up=bool        an address of the API goes away (refused, connections dropped) or comes back
 ``stop``                            ends the server process
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import time
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -40,7 +41,7 @@ class FakePveGpu(Permits, Power, Reads, Tasks, FakePve):  # type: ignore[misc]
         super().__init__(host=config.get("host", "127.0.0.1"), port=int(config.get("port", 0)))
         self._init_permits()
         self._init_tasks()
-        self.acl = {}
+        self.acl: dict[str, Any] = {}  # not None: fakepve lets everyone do anything without one
         self.hooks = hooks or NoHooks()
         self.executor = ThreadPoolExecutor(8, thread_name_prefix="pve-hook")
         self.faults = Faults()
@@ -51,6 +52,7 @@ class FakePveGpu(Permits, Power, Reads, Tasks, FakePve):  # type: ignore[misc]
         self.time_scale = float(config.get("time_scale", 0.05))
         self.release_version = str(config.get("release", "9.2"))
         self.version = str(config.get("version", "9.2.6"))
+        self.listeners = int(config.get("listeners", 1))
         self.quorate = bool(config.get("quorate", True))
         self.cluster_name = config.get("cluster_name", "lab")
         self.error_message = bool(config.get("error_message", True))
@@ -58,7 +60,8 @@ class FakePveGpu(Permits, Power, Reads, Tasks, FakePve):  # type: ignore[misc]
         self._load_token(config, secret)
 
     def _load(self, config: dict[str, Any]) -> None:
-        self.nodes, self.devices, self.node_memory = {}, {}, {}
+        self.nodes: dict[str, dict[str, Any]] = {}
+        self.devices, self.node_memory = {}, {}
         for node in config.get("nodes") or [{"name": "pve1"}]:
             self.add_lab_node(node)
         self.mappings = {entry["id"]: entry for entry in config.get("mappings", ())}
@@ -115,10 +118,43 @@ class FakePveGpu(Permits, Power, Reads, Tasks, FakePve):  # type: ignore[misc]
         self._background.add(future)
         future.add_done_callback(self._background.discard)
 
+    # --- listeners: one API may answer on several addresses, as every node of a cluster does
+
+    async def start(self, certfile: str, keyfile: str) -> None:
+        await super().start(certfile, keyfile)
+        self._tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self._tls.load_cert_chain(certfile, keyfile)
+        self._sites: list[web.TCPSite | None] = [next(iter(self.runner.sites))]
+        self.ports = [self.port]
+        for _ in range(1, self.listeners):
+            self.ports.append(0)
+            self._sites.append(None)
+            await self.listen(len(self.ports) - 1, True)
+
+    async def listen(self, index: int, up: bool) -> None:
+        """Down: connections are refused and those that stand are dropped."""
+        site = self._sites[index]
+        if up and site is None:
+            site = web.TCPSite(self.runner, self.host, self.ports[index], ssl_context=self._tls)
+            await site.start()
+            self.ports[index] = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
+            self._sites[index] = site
+        elif not up and site is not None:
+            self._sites[index] = None
+            await site.stop()
+            self._drop(self.ports[index])
+
+    def _drop(self, port: int | None = None) -> None:
+        for connection in list(self.runner.server.connections):
+            transport = connection.transport
+            if transport is not None and port in (None, transport.get_extra_info("sockname")[1]):
+                transport.abort()
+
     async def stop(self) -> None:
         for future in list(self._background):
             future.cancel()
         await self.stop_workers()
+        self._drop()  # an idle client would hold the TLS farewell open
         await super().stop()
         self.executor.shutdown(wait=False, cancel_futures=True)
 
@@ -160,7 +196,7 @@ class FakePveGpu(Permits, Power, Reads, Tasks, FakePve):  # type: ignore[misc]
                                  reason=text.splitlines()[0])
 
     async def _plain(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        response = await FakePve._middleware(self, request, handler)
+        response: web.StreamResponse = await FakePve._middleware(self, request, handler)
         if response.status == 401:
             await self.pause(3)  # pve-http-server answers every 401 late
             return bare(401, response.reason or "")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -43,14 +44,31 @@ class CommandHooks:
     def __init__(self, argv: Sequence[str], timeout_s: float = 300.0) -> None:
         self._argv = tuple(argv)
         self._timeout_s = timeout_s
+        self._running: set[subprocess.Popen[bytes]] = set()
 
     def _run(self, action: str, vmid: int) -> int:
-        done = subprocess.run([*self._argv, action, str(vmid)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                              stderr=subprocess.PIPE, timeout=self._timeout_s, check=False)
-        if done.returncode and not (action == "shutdown" and done.returncode == 1):
-            text = done.stderr.decode(errors="replace").strip()
-            raise RuntimeError(f"hook {action} {vmid} ended with {done.returncode}: {text[-500:]}")
-        return done.returncode
+        # stderr goes to a file: what the hook leaves running must not hold a pipe open against us
+        with tempfile.TemporaryFile() as said, subprocess.Popen(
+                [*self._argv, action, str(vmid)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                stderr=said) as process:
+            self._running.add(process)
+            try:
+                code = process.wait(self._timeout_s)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+            finally:
+                self._running.discard(process)
+            said.seek(0)
+            text = said.read().decode(errors="replace").strip()
+        if code and not (action == "shutdown" and code == 1):
+            raise RuntimeError(f"hook {action} {vmid} ended with {code}: {text[-500:]}")
+        return code
+
+    def close(self) -> None:
+        """The server ends: a hook that still runs would keep it alive."""
+        for process in list(self._running):
+            process.terminate()
 
     def start(self, vmid: int) -> None:
         self._run("start", vmid)

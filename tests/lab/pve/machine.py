@@ -14,6 +14,7 @@ from fakepve.model import TaskError
 
 from .faults import STOPS
 
+_PLAIN = ("start_secs", "stop_secs", "obeys_shutdown", "zombie", "node", "name", "qmpstatus", "template", "ha_node")
 AGENTS = ("none", "answers", "hangs", "stalls", "not-running")
 _BDF = re.compile(r"^(?:([0-9a-f]{4}):)?([0-9a-f]{2}:[0-9a-f]{2})(?:\.([0-7]))?$")
 _pids = itertools.count(41000)
@@ -66,7 +67,7 @@ class LabVm(FakeVm):  # type: ignore[misc]
     def __init__(self, data: dict[str, Any]) -> None:
         known = {"vmid", "name", "node", "memory_mib", "status", "qmpstatus", "uptime_s", "lock", "tags", "ha", "agent",
                  "template", "protection", "onboot", "pool", "smbios_uuid", "mac", "hostpci", "config", "pending",
-                 "start_secs", "stop_secs", "obeys_shutdown", "stop_how", "zombie"}
+                 "start_secs", "stop_secs", "obeys_shutdown", "stop_how", "zombie", "ha_node"}
         unknown = set(data) - known
         if unknown:
             raise ValueError(f"vm {data.get('vmid')}: unknown keys {sorted(unknown)}")
@@ -74,6 +75,7 @@ class LabVm(FakeVm):  # type: ignore[misc]
         super().__init__(vmid, str(data["name"]), node=data.get("node", "pve1"), pool=data.get("pool"),
                          template=bool(data.get("template", False)))
         self.zombie = False
+        self.ha_node: str | None = None
         self.starts = self.stops = self.resets = 0
         self.stop_how = "quit"
         self.agent_mode = "answers"
@@ -107,7 +109,7 @@ class LabVm(FakeVm):  # type: ignore[misc]
     def change(self, values: dict[str, Any]) -> None:
         """Applies configuration keys; the op `vm` comes here too."""
         for key, value in values.items():
-            if key in ("start_secs", "stop_secs", "obeys_shutdown", "zombie", "node", "name", "qmpstatus", "template"):
+            if key in _PLAIN:
                 setattr(self, key, value)
                 if key == "name":
                     self.config["name"] = value
@@ -143,7 +145,7 @@ class LabVm(FakeVm):  # type: ignore[misc]
         if mode not in AGENTS:
             raise ValueError(f"agent {mode!r} is none of {AGENTS}")
         self.agent_mode = mode
-        self.agent = None if mode in ("none", "not-running") else {}
+        self.agent: dict[str, Any] | None = None if mode in ("none", "not-running") else {}
         _set(self.config, "agent", None if mode == "none" else "1")
 
     def hostpci(self) -> list[tuple[str, dict[str, str]]]:

@@ -109,5 +109,8 @@ class Ops:
     def op_died(self, vmid: int) -> None:
         self._pve.died(self._vm(vmid))
 
+    async def op_listener(self, index: int, up: bool) -> None:
+        await self._pve.listen(index, up)
+
     def op_stop(self) -> None:
         self._stop()

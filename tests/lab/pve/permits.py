@@ -51,7 +51,7 @@ class Permits:
             raise PveError(401, f"no such token '{name}' for user '{owner}'")
         if self.revoked or self.apitokens[token] != secret:
             raise PveError(401, "invalid token value!")
-        return token
+        return str(token)
 
     # --- what it may
 

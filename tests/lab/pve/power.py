@@ -287,6 +287,9 @@ class Power:
         if vm.ha_state != wanted or (vm.status == "running") == (wanted == "started"):
             return
 
+        if wanted == "started" and vm.ha_node:
+            vm.node = vm.ha_node
+
         async def body(log: list[str], faults: list[Fault]) -> None:
             try:
                 self._locked(vm, {})

@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from fakepve.model import PveError
+from fakepve.routing import sha1
 from fakepve.server import USER, ok, params
 
 from .machine import LabVm, PciDevice
@@ -60,7 +61,7 @@ class Reads:
     def _mapping_row(self, name: str) -> dict[str, Any]:
         entry = self.mappings[name]
         return {"id": name, "description": entry.get("description", ""), "map": list(entry["map"]),
-                "digest": f"{abs(hash(name)):040x}"[:40]}
+                "digest": sha1(name)}
 
     def _mapping_seen(self, user: str, name: str) -> bool:
         return any(self.allowed(user, "/mapping/pci/" + name, priv)  # type: ignore[attr-defined]

@@ -30,12 +30,17 @@ from .hooks import CommandHooks, PowerHooks
 from .ops import Ops
 
 START_S = 30.0
+KEYS = {"directory", "host", "port", "listeners", "certificate", "release", "version", "time_scale", "quorate",
+        "error_message", "cluster_name", "token", "grants", "hooks", "nodes", "vms", "mappings", "tasks", "faults"}
 
 
 class _Service:
     """What thread and process have in common: folder, keys, API, control socket."""
 
     def __init__(self, config: dict[str, Any], directory: Path, hooks: PowerHooks | None) -> None:
+        unknown = set(config) - KEYS
+        if unknown:
+            raise ValueError(f"configuration: unknown keys {sorted(unknown)}")
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self.secret = str(config.get("token", {}).get("secret") or uuid.UUID(bytes=secrets.token_bytes(16), version=4))
@@ -60,11 +65,17 @@ class _Service:
     async def stop(self) -> None:
         if self._control is not None:
             self._control.close()
+        if isinstance(self._hooks, CommandHooks):
+            self._hooks.close()
         await self.pve.stop()
+        await asyncio.sleep(0.01)  # the transports' own close callbacks
         if self._log is not None:
             self._log.close()
         for name in ("server.json", SOCKET):
             (self.directory / name).unlink(missing_ok=True)
+
+    def urls(self) -> list[str]:
+        return [f"https://{self.pve.host}:{port}" for port in self.pve.ports]
 
     def _keep(self, note: dict[str, Any]) -> None:
         if self._log is not None and not self._log.closed:
@@ -73,6 +84,7 @@ class _Service:
     def _announce(self) -> None:
         _private(self.directory / "secret", self.secret)
         described = {"pid": os.getpid(), "host": self.pve.host, "port": self.pve.port, "url": self.pve.url,
+                     "urls": self.urls(),
                      "ca_file": str(self.pki.ca_file), "fingerprint": self.pki.fingerprint,
                      "token_id": self.pve.token_id, "secret_file": str(self.directory / "secret"),
                      "control": str(self.directory / SOCKET)}
@@ -129,6 +141,7 @@ class PveServer:
             raise
         pve = self._service.pve
         self.url: str = pve.url
+        self.urls: list[str] = self._service.urls()
         self.host: str = pve.host
         self.port: int = pve.port
         self.ca_file: str = str(self._service.pki.ca_file)
@@ -174,7 +187,7 @@ class PveServer:
 def load_config(path: Path) -> dict[str, Any]:
     """JSON, or TOML by its suffix."""
     text = path.read_text()
-    return tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)  # type: ignore[no-any-return]
+    return tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
 
 
 async def _serve_forever(config: dict[str, Any]) -> None:
