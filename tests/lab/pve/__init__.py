@@ -26,6 +26,7 @@ CONFIGURATION (a dict, or a .json / .toml file; every key is optional unless mar
                   holds what user AND token have; the deepest path replaces what is inherited
 ``hooks``         {"command": ["argv", ...], "timeout_s": 300}: run as argv + [action, vmid] with action start | stop |
                   reset | shutdown. Exit 0 = done (shutdown: the guest obeyed), 1 = shutdown not obeyed, else = failed.
+                  What the hook starts lives on; at the server's end a hook still running gets SIGTERM (only itself).
                   In-process an object with those four methods is passed instead (`hooks.PowerHooks`)
 ``nodes``         [{"name": "pve1", "online": true, "memory_mib": 2457600, "used_mib": 24576, "pci": [DEVICE, ...]}]
                   used_mib is what the host itself uses; the RAM of running VMs (and of zombies) comes on top
