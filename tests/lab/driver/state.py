@@ -6,7 +6,7 @@ Standard library only: it also runs inside the guest.  Path: argument, else $FAK
     state = State.open(path)            # an existing one; ValueError if layout, size or magic differ
     state.attach(pid, mib, gpu=0, kind="compute", name="")      state.detach(pid, gpu=None)   # None: on every GPU
     state.set_row(pid, mib, gpu)        # change the MiB of a row (slow release)
-    state.pids(gpu=None) -> set of pids
+    state.pids(gpu=None) -> frozenset of pids
     state.used_mib(gpu)                 # idle_mib + leak_mib + sum of rows (what NVML v2 reports)
     state.set(gpu, leak_mib=80000, recovery_action=1, util_gpu=37, persistence=1, link_width=8, ...)   # any GPU field
     state.set_used(gpu, mib)            # sets the leak so that used becomes mib
@@ -171,8 +171,8 @@ class State:
                 if row.pid == pid:
                     row.mib = mib
 
-    def pids(self, gpu: int | None = None) -> set[int]:
-        return {row.pid for slot in _chosen(self.raw, gpu) for row in slot.rows if row.pid}
+    def pids(self, gpu: int | None = None) -> frozenset[int]:
+        return frozenset(row.pid for slot in _chosen(self.raw, gpu) for row in slot.rows if row.pid)
 
     def used_mib(self, gpu: int) -> int:
         return held_mib(self.raw.gpus[gpu])
