@@ -10,7 +10,9 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -30,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """Where a cluster's API is and how we prove who we are. `secret` is called when it is first needed and kept in memory.
+    """Where a cluster's API is and how we prove who we are. `secret` is called once, when it is first needed.
 
     `timeout` is above the 30 s after which a node stops waiting for the node that it forwards a call to.
     """
@@ -101,7 +103,7 @@ def bounded(seconds: float, work: Callable[[], T]) -> T:
     def run() -> None:
         try:
             box.put((work(), None))
-        except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
+        except BaseException as error:  # raised again in the caller's thread
             box.put((None, error))
 
     threading.Thread(target=run, daemon=True, name="proxmox-call").start()
@@ -123,12 +125,20 @@ class Client:
         self._sleep = sleep
         self._lock = threading.Lock()
         self._secret: str | NoSecret | None = None
+        self.server_time = 0  # the clock of the node that answered last, seconds since the epoch
         self._asked_at = 0.0
         self._good = 0
         self._idle: dict[str, list[Any]] = {}
 
     def __repr__(self) -> str:
         return f"Client({self.settings.urls[self._good]}, {self.settings.token_id})"
+
+    def close(self) -> None:
+        """End the idle connections. The client can still be used; it will connect anew."""
+        with self._lock:
+            idle, self._idle = [api for apis in self._idle.values() for api in apis], {}
+        for api in idle:
+            api._store["session"].close()
 
     def get(self, where: str, *, deadline: float | None = None, **params: Any) -> Any | ApiError:
         """Ask. Asked again while no answer comes, at most `deadline` seconds in total."""
@@ -149,9 +159,10 @@ class Client:
         )
         return asking(attempt)
 
-    def post(self, where: str, **params: Any) -> Any | ApiError:
+    def post(self, where: str, *, deadline: float | None = None, **params: Any) -> Any | ApiError:
         """Act. Sent at most once; UNCLEAR means that it may have run, and the caller must find out."""
-        return self._anywhere("post", where, params, self.settings.timeout + CONNECT_SECONDS)
+        total = deadline if deadline is not None else self.settings.timeout + CONNECT_SECONDS
+        return self._anywhere("post", where, params, total)
 
     def _anywhere(self, method: str, where: str, params: Mapping[str, Any], seconds: float) -> Any | ApiError:
         """Try the URLs from the last good one on, and go to the next only where nothing was sent."""
@@ -213,7 +224,7 @@ class Client:
                 self._asked_at = time.monotonic()
                 try:
                     had = self.settings.secret()
-                except Exception as error:  # noqa: BLE001 - its text may hold the secret
+                except Exception as error:  # its text may hold the secret
                     had = NoSecret(f"the secret could not be had ({type(error).__name__})")
                 had = checked(had, "the secret") if isinstance(had, str) else had
                 self._secret = had.value if isinstance(had, Secret) else had
@@ -225,18 +236,22 @@ class Client:
         with self._lock:
             idle = self._idle.setdefault(url, [])
             api = idle.pop() if idle else None
-        api = api if api is not None else _connect(self.settings, url, secret)
+        api = api if api is not None else _connect(self.settings, url, secret, self._note_time)
         # The session is not public, and the time-out of a single call can only be set there.
         limit = min(self.settings.timeout, seconds)
         api._store["session"].auth.timeout = (min(CONNECT_SECONDS, limit), limit)
         return api
 
+    def _note_time(self, response: Response, *_: Any, **__: Any) -> None:
+        with suppress(ValueError, TypeError):  # without a Date the time is not known
+            self.server_time = int(parsedate_to_datetime(response.headers.get("date", "")).timestamp())
+
     def _give(self, url: str, api: Any) -> None:
         with self._lock:
-            self._idle[url].append(api)
+            self._idle.setdefault(url, []).append(api)
 
 
-def _connect(settings: ClusterSettings, url: str, secret: str) -> Any:
+def _connect(settings: ClusterSettings, url: str, secret: str, note: Callable[..., None]) -> Any:
     from proxmoxer import ProxmoxAPI
 
     parts = urlsplit(url)
@@ -248,7 +263,7 @@ def _connect(settings: ClusterSettings, url: str, secret: str) -> Any:
     )  # fmt: skip
     session = api._store["session"]
     session.mount("https://", tls.adapter(settings.ca_file, settings.fingerprint))
-    session.hooks["response"].append(_read_answer)
+    session.hooks["response"] += [note, _read_answer]
     return api
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -47,11 +48,14 @@ def from_file(path: str) -> Secret | NoSecret:
     where = Path(path).expanduser()
     try:
         # O_NONBLOCK: a FIFO left in that place must not stop us
-        with open(os.open(where, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
-            info = os.fstat(file.fileno())
+        handle = os.open(where, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            info = os.fstat(handle)
             if not stat.S_ISREG(info.st_mode):
                 return NoSecret(f"{where} is not a file")
-            text = file.read(_SIZE_LIMIT).decode("utf-8", "replace")
+            text = os.read(handle, _SIZE_LIMIT).decode("utf-8", "replace")
+        finally:
+            os.close(handle)
     except OSError as error:
         return NoSecret(f"{where} cannot be read: {error.strerror}")
     open_to = [who for who, bits in (("its group", 0o070), ("everybody", 0o007)) if info.st_mode & bits]
@@ -90,13 +94,9 @@ def from_command(argv: Sequence[str], seconds: float = COMMAND_SECONDS) -> Secre
 
 def _end(child: subprocess.Popen[bytes]) -> None:
     if child.returncode is None:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)  # its own session: nothing of ours is in this group
-        except ProcessLookupError:
-            pass
-        try:
-            child.wait(1.0)
-        except subprocess.TimeoutExpired:
-            pass  # in uninterruptible sleep: abandoned rather than waited for
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(1.0)  # in uninterruptible sleep it is abandoned rather than waited for
     if child.stdout:
         child.stdout.close()

@@ -31,7 +31,9 @@ def test_from_a_file(kept):
     assert VALUE not in repr(from_file(str(kept)))
 
 
-@pytest.mark.parametrize(("mode", "who"), [(0o640, "its group"), (0o604, "everybody"), (0o666, "its group and everybody")])
+@pytest.mark.parametrize(
+    ("mode", "who"), [(0o640, "its group"), (0o604, "everybody"), (0o666, "its group and everybody")]
+)
 def test_a_file_that_others_can_read_is_said(kept, mode, who):
     kept.chmod(mode)
     found = from_file(str(kept))

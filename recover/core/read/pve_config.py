@@ -1,0 +1,208 @@
+"""A guest's configuration as PVE writes it becomes values; what cannot be resolved stays visibly unresolved."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from recover.model.gpu import NOT_ASKED
+from recover.model.hypervisor import HostPci, VmConfig
+from recover.model.reading import Known, Reading, Unknown
+
+_ADDRESS = re.compile(r"(?:(?P<domain>[0-9a-f]{4,8}):)?(?P<slot>[0-9a-f]{2}:[0-9a-f]{2})(?:\.(?P<function>[0-7]))?")
+_MAC = re.compile(r"(?<![0-9A-Fa-f:])(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}(?![0-9A-Fa-f:])")
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_DISK = re.compile(r"(?:(?:ide|sata|scsi|virtio|efidisk|tpmstate|mp)\d+|rootfs|vmstate)")
+_VOLUME = re.compile(r"(?P<storage>[A-Za-z][\w.-]*):")
+_HOSTPCI = re.compile(r"hostpci(\d*)")
+_NVIDIA_NODE = re.compile(r"/dev/nvidia\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class PciDevice:
+    """One row of the node's hardware/pci list."""
+
+    address: str  # "0000:41:00.0"
+    ids: str  # "10de:2bb1"
+    group: int | None  # None: no IOMMU
+
+
+def properties(text: str, default: str = "") -> dict[str, str]:
+    """A property string ("0000:41:00,pcie=1") as a dict; a part without a key belongs to `default`."""
+    found: dict[str, str] = {}
+    for part in str(text).split(","):
+        key, mark, value = part.partition("=")
+        if mark:
+            found[key.strip()] = value.strip()
+        elif part.strip():
+            found.setdefault(default, part.strip())
+    return found
+
+
+def flag(value: object) -> bool:
+    """A PVE boolean: 1, on, yes and true, in any case, as number or text."""
+    return str(value).strip().lower() in ("1", "on", "yes", "true")
+
+
+def number(value: object, otherwise: int = 0) -> int:
+    try:
+        return int(float(str(value)))
+    except (ValueError, OverflowError):
+        return otherwise
+
+
+def pci_devices(rows: object) -> tuple[PciDevice, ...]:
+    def ids(row: Mapping[str, Any]) -> str:
+        return ":".join(str(row.get(key, "")).lower().removeprefix("0x") for key in ("vendor", "device"))
+
+    def group(row: Mapping[str, Any]) -> int | None:
+        said = number(row.get("iommugroup"), -1)
+        return said if said >= 0 else None
+
+    return tuple(PciDevice(str(r["id"]).lower(), ids(r), group(r)) for r in rows_of(rows) if "id" in r)
+
+
+def rows_of(value: object) -> list[Mapping[str, Any]]:
+    """The rows of a list of objects; anything else in it is left out."""
+    return [row for row in value if isinstance(row, Mapping)] if isinstance(value, Sequence) else []
+
+
+def expand(host: str, devices: Reading[tuple[PciDevice, ...]]) -> tuple[str, ...]:
+    """The functions that a `host=` or `path=` names: "41:00" is all functions of that slot, as PVE matches by prefix.
+
+    Without the node's list a slot cannot be expanded and is left out; a full address stands for itself.
+    """
+    found: list[str] = []
+    for one in host.lower().split(";"):
+        match = _ADDRESS.fullmatch(one.strip())
+        if match is None:
+            continue
+        slot = f"{match['domain'] or '0000'}:{match['slot']}"
+        if match["function"] is not None:
+            found.append(f"{slot}.{match['function']}")
+        elif isinstance(devices, Known):
+            there = sorted(d.address for d in devices.value if d.address.startswith(slot + "."))
+            found += there or [slot + ".0"]  # gone from the bus: it still must be named
+    return tuple(dict.fromkeys(found))
+
+
+def mapping_paths(name: str, node: str, mappings: object) -> tuple[str, ...] | None:
+    """The paths of a mapping's entries for this node, which are alternatives; None if there is no such mapping."""
+    for row in rows_of(mappings):
+        if row.get("id") == name:
+            entries = [properties(str(entry)) for entry in row.get("map") or ()]
+            return tuple(e.get("path", "") for e in entries if e.get("node") == node)
+    return None
+
+
+def host_pci(key: str, raw: str, node: str, devices: Reading[tuple[PciDevice, ...]], mappings: Reading[Any]) -> HostPci:
+    parts = properties(raw, "host")
+    host, mapping = parts.get("host", ""), parts.get("mapping", "")
+    if host and not mapping and not _ADDRESS.fullmatch(host.lower().split(";")[0].strip()):
+        host, mapping = "", host  # the documentation also shows a bare mapping name
+    paths: tuple[str, ...] = (host,) if host else ()
+    found_mapping = True
+    if mapping and isinstance(mappings, Known):
+        named = mapping_paths(mapping, node, mappings.value)
+        found_mapping, paths = bool(named), named or ()
+    addresses = tuple(dict.fromkeys(a for one in paths for a in expand(one, devices)))
+    on_bus = {d.address: d for d in devices.value} if isinstance(devices, Known) else {}
+    rows = [on_bus[a] for a in addresses if a in on_bus]
+    return HostPci(
+        key=key,
+        raw=raw,
+        addresses=addresses,
+        mapping=mapping,
+        choices=max(len(paths), 1),
+        mdev=parts.get("mdev", ""),
+        driver=parts.get("driver", "vfio"),
+        device_ids=tuple(d.ids for d in rows),
+        iommu_groups=tuple(dict.fromkeys(d.group for d in rows if d.group is not None)),
+        present=_present(devices, mappings if mapping else Known(None), found_mapping, len(addresses), len(rows)),
+    )
+
+
+def _present(
+    devices: Reading[tuple[PciDevice, ...]], mappings: Reading[Any], mapped: bool, wanted: int, there: int
+) -> Reading[bool]:
+    if isinstance(mappings, Unknown):
+        return mappings
+    if not mapped:
+        return Known(False)
+    if isinstance(devices, Unknown):
+        return devices
+    return Known(wanted > 0 and wanted == there)
+
+
+def host_pcis(
+    config: Mapping[str, Any],
+    node: str,
+    devices: Reading[tuple[PciDevice, ...]] = NOT_ASKED,
+    mappings: Reading[Any] = NOT_ASKED,
+) -> tuple[HostPci, ...]:
+    keys = [key for key in config if _HOSTPCI.fullmatch(key)]
+    keys.sort(key=lambda key: number(key.removeprefix("hostpci")))
+    return tuple(host_pci(key, str(config[key]), node, devices, mappings) for key in keys)
+
+
+def nvidia_nodes(config: Mapping[str, Any]) -> frozenset[str]:
+    """The GPUs' device files that a container is given: devN entries and raw lxc.* lines."""
+    texts = [str(value) for key, value in config.items() if re.fullmatch(r"dev\d+", key)]
+    raw = config.get("lxc")
+    texts += [str(line) for line in raw] if isinstance(raw, list) else []
+    return frozenset(node for text in texts for node in _NVIDIA_NODE.findall(text))
+
+
+def storages(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The storages that a start needs: of all disks, in order, without empty drives and plain paths."""
+    volumes = (properties(str(v), "volume") for k, v in config.items() if _DISK.fullmatch(k))
+    names = (_VOLUME.match(p.get("volume", p.get("file", ""))) for p in volumes)
+    return tuple(dict.fromkeys(match["storage"] for match in names if match))
+
+
+def _macs(values: Iterable[object]) -> frozenset[str]:
+    return frozenset(mac.lower() for value in values for mac in _MAC.findall(str(value)))
+
+
+def vm_config(
+    raw: Mapping[str, Any],
+    node: str,
+    devices: Reading[tuple[PciDevice, ...]] = NOT_ASKED,
+    mappings: Reading[Any] = NOT_ASKED,
+) -> VmConfig:
+    nets = [value for key, value in raw.items() if re.fullmatch(r"net\d+", key)]
+    # The base64 flag of smbios1 is about its texts; the schema wants the UUID itself plain.
+    uuid = properties(str(raw.get("smbios1", ""))).get("uuid", "").lower()
+    memory = properties(str(raw.get("memory", "")), "current").get("current", "")
+    return VmConfig(
+        name=str(raw.get("name") or raw.get("hostname") or ""),
+        memory_mib=number(memory, 512),  # PVE's default
+        smbios_uuid=uuid if _UUID.fullmatch(uuid) else "",
+        macs=_macs(nets),
+        hostpci=host_pcis(raw, node, devices, mappings),
+        agent=flag(properties(str(raw.get("agent", "0")), "enabled").get("enabled", "0")),
+        balloon_mib=number(raw["balloon"]) if "balloon" in raw else None,
+        hugepages=str(raw.get("hugepages", "")),
+        args=str(raw.get("args", "")),
+        onboot=flag(raw.get("onboot", 0)),
+        protection=flag(raw.get("protection", 0)),
+        template=flag(raw.get("template", 0)),
+        bios=str(raw.get("bios", "")),
+        digest=str(raw.get("digest", "")),
+        storages=storages(raw),
+        cores=number(raw.get("cores", 1), 1) * number(raw.get("sockets", 1), 1),
+        hookscript=str(raw.get("hookscript", "")),
+        nics=len(nets),
+    )
+
+
+def start_timeout_s(memory_mib: int, hostpci_count: int, nics: int, hugepages: str = "") -> int:
+    """How long PVE itself lets a start take: qemu-server, Helpers.pm, config_aware_timeout."""
+    seconds = int(memory_mib / 1024) if memory_mib > 30720 else 30
+    if hostpci_count:
+        seconds *= 4  # pinning all RAM for vfio takes long
+    if hugepages:
+        seconds = max(seconds, 150)
+    return seconds + 5 * nics

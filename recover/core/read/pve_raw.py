@@ -1,0 +1,86 @@
+"""The API's answers as they came, one Reading per question; nothing is interpreted here beyond rows and tags."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from recover.core.read.pve_config import flag, number, rows_of
+from recover.model.gpu import NOT_ASKED
+from recover.model.hypervisor import GuestKind
+from recover.model.reading import Known, Reading, Unknown, Why
+
+
+@dataclass(frozen=True, slots=True)
+class GuestRow:
+    """A guest as the cluster's list shows it: good for finding it, up to 10 s old as to its status."""
+
+    vmid: int
+    name: str
+    node: str
+    kind: GuestKind
+    status: str
+    template: bool = False
+    tags: tuple[str, ...] = ()
+    pool: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PveRaw:
+    """Answers as they came, one Reading per question, for one guest on the node where it is now."""
+
+    cluster: str
+    node: str
+    vmid: int
+    kind: GuestKind
+    token_id: str
+    status: Mapping[str, Any]  # status/current: without it there is no look at all
+    version: Reading[Any] = NOT_ASKED
+    config: Reading[Any] = NOT_ASKED
+    pending: Reading[Any] = NOT_ASKED
+    agent_ping: Reading[Any] = NOT_ASKED
+    agent_net: Reading[Any] = NOT_ASKED
+    tasks: Reading[Any] = NOT_ASKED
+    node_status: Reading[Any] = NOT_ASKED
+    node_time: Reading[Any] = NOT_ASKED
+    cluster_status: Reading[Any] = NOT_ASKED
+    ha: Reading[Any] = NOT_ASKED
+    pci: Reading[Any] = NOT_ASKED
+    mappings: Reading[Any] = NOT_ASKED
+    storages: Reading[Any] = NOT_ASKED
+    resources: Reading[Any] = NOT_ASKED  # cluster/resources?type=vm
+    others: tuple[tuple[int, Reading[Any]], ...] = ()  # vmid -> config?current=1 of running guests on the node
+    backup_jobs: Reading[Any] = NOT_ASKED
+    node_privs: Reading[Any] = NOT_ASKED  # access/permissions?path=/nodes/{node}
+    vms_privs: Reading[Any] = NOT_ASKED  # access/permissions?path=/vms
+    clock_s: int = 0  # fallback for node_time, from an answer's Date
+    notes: tuple[str, ...] = field(default=())
+
+
+def guest_rows(resources: Any) -> tuple[GuestRow, ...]:
+    return tuple(
+        GuestRow(
+            number(row.get("vmid")),
+            str(row.get("name", "")),
+            str(row.get("node", "")),
+            GuestKind.CONTAINER if row["type"] == "lxc" else GuestKind.VM,
+            str(row.get("status", "unknown")),
+            flag(row.get("template", 0)),
+            tags_of(row),
+            str(row.get("pool", "")),
+        )
+        for row in rows_of(resources)
+        if row.get("type") in ("qemu", "lxc") and number(row.get("vmid"))
+    )
+
+
+def tags_of(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(t for t in re.split(r"[;, ]+", str(row.get("tags") or "")) if t)
+
+
+def object_of(reading: Reading[Any]) -> Reading[Mapping[str, Any]]:
+    if isinstance(reading, Known) and not isinstance(reading.value, Mapping):
+        return Unknown(Why.GARBLED, "expected an object")
+    return reading

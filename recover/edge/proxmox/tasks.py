@@ -1,0 +1,188 @@
+"""A task is known by its status and log together; one whose start is unclear is looked for, never started again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from recover.core.read.pve_tasks import Upid, parse_upid, task_list
+from recover.edge.proxmox.client import Client, path
+from recover.edge.proxmox.errors import ApiError, Kind, clean
+from recover.model.hypervisor import Task
+
+LOG_LIMIT = 2000
+LINE_LIMIT = 1000
+QUICK_S = 30.0  # so long a task is polled every second
+ASK_S = 15.0  # one poll, with its own retries
+LOOK_S = 20.0  # how long an unclear POST's task is looked for, counted from the first look that got an answer
+SILENT_S = 60.0  # ... and how long that answer is waited for
+LIST_LIMIT = 50  # the API's default
+# The worker ended without its last line: not flushed yet, or killed.
+_NOT_WRITTEN = ("unexpected status", "unable to get last line from task log", "unable to read tail")
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnd:
+    """A task that ended. `ok` is what PVE calls OK; it doesn't prove that the act worked: read `log`, and look."""
+
+    upid: str
+    ok: bool
+    exitstatus: str
+    log: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class StillRunning:
+    """Our time is over and the task's is not: it goes on without us."""
+
+    upid: str
+    log: tuple[str, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    upid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """The POST's end was unclear, and this is the task that it had started."""
+
+    upid: str
+    error: ApiError
+
+
+@dataclass(frozen=True, slots=True)
+class NotStarted:
+    """Refused, or never sent: nothing was done."""
+
+    error: ApiError
+
+
+@dataclass(frozen=True, slots=True)
+class Unresolved:
+    """The POST's end was unclear and no task of it was seen. Only the guest's state can tell now."""
+
+    error: ApiError
+    looked: str
+
+
+Posted = Started | Reconciled | NotStarted | Unresolved
+
+
+def is_ok(exitstatus: str) -> bool:
+    """As PVE itself decides it; `WARNINGS: 2` is a success with a log worth reading."""
+    head, _, count = exitstatus.partition(": ")
+    return exitstatus == "OK" or (head == "WARNINGS" and count.isdecimal())
+
+
+class Tasks:
+    """Starts and follows tasks of one cluster."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        look_s: float = LOOK_S,
+    ) -> None:
+        self._client, self._sleep, self._clock, self._look_s = client, sleep, clock, look_s
+
+    def running(self, upid: str) -> bool | None:
+        """Whether a task still runs; None if that can't be told."""
+        parsed = parse_upid(upid)
+        if parsed is None:
+            return None
+        said = self._client.get(path("nodes", parsed.node, "tasks", upid, "status"), deadline=ASK_S)
+        status = said.get("status") if isinstance(said, dict) else None
+        return {"running": True, "stopped": False}.get(str(status))
+
+    def wait(self, node: str, upid: str, deadline: float) -> TaskEnd | StillRunning | ApiError:
+        """Follow a task for at most `deadline` seconds. Polls that get no answer are borne until then."""
+        began = self._clock()
+        ends = began + deadline
+        where = path("nodes", node, "tasks", upid)
+        doubted = False
+        while True:
+            left = ends - self._clock()
+            said = self._client.get(where + "/status", deadline=min(ASK_S, max(left, 1.0)))
+            if isinstance(said, ApiError):
+                if said.kind not in (Kind.UNCLEAR, Kind.UNREACHABLE, Kind.GARBLED):
+                    return said
+            elif isinstance(said, dict) and said.get("status") == "stopped":
+                exitstatus = clean(said.get("exitstatus") or "unexpected status", LINE_LIMIT)
+                if doubted or not exitstatus.startswith(_NOT_WRITTEN):
+                    return TaskEnd(upid, is_ok(exitstatus), exitstatus, self.log(node, upid), self._clock() - began)
+                doubted = True  # asked once more: the log's last line may just be on its way
+            now = self._clock()
+            if now >= ends:
+                if isinstance(said, ApiError):
+                    return said
+                return StillRunning(upid, self.log(node, upid), now - began)
+            self._sleep(min(_pause(now - began), ends - now))
+
+    def log(self, node: str, upid: str) -> tuple[str, ...]:
+        """The task's log so far, cleaned; empty if it can't be had. PVE says `no content` for an empty log."""
+        rows = self._client.get(path("nodes", node, "tasks", upid, "log"), deadline=ASK_S, limit=LOG_LIMIT)
+        if not isinstance(rows, list):
+            return ()
+        lines = tuple(clean(row.get("t", ""), LINE_LIMIT) for row in rows if isinstance(row, dict))
+        return () if lines == ("no content",) else lines
+
+    def post_task(self, where: str, params: dict[str, Any], *, node: str, vmid: int, types: Collection[str]) -> Posted:
+        """Send one POST that starts a task of one of `types` ("qmstop", "hastop"), once.
+
+        What the list shows before the POST is the marker: whatever is not on it came later, whichever clock is right.
+        """
+        before = self._list(node, vmid)
+        if isinstance(before, ApiError):  # no way to reconcile afterwards, so nothing is sent
+            return NotStarted(before)
+        answer = self._client.post(where, **params)
+        if isinstance(answer, ApiError):
+            if answer.kind is not Kind.UNCLEAR:
+                return NotStarted(answer)
+            return self._reconcile(answer, before, node, vmid, types)
+        started = parse_upid(answer)
+        if started is None:
+            garbled = ApiError(Kind.UNCLEAR, 200, f"expected a task, got {clean(answer, 100)}", False, where)
+            return self._reconcile(garbled, before, node, vmid, types)
+        return Started(started.text)
+
+    def _list(self, node: str, vmid: int, since: int | None = None) -> tuple[Task, ...] | ApiError:
+        where = path("nodes", node, "tasks")
+        rows = self._client.get(where, deadline=ASK_S, source="all", vmid=vmid, since=since, limit=LIST_LIMIT)
+        return rows if isinstance(rows, ApiError) else task_list(rows, self._client.settings.token_id)
+
+    def _reconcile(
+        self, error: ApiError, before: tuple[Task, ...], node: str, vmid: int, types: Collection[str]
+    ) -> Reconciled | Unresolved:
+        """Look for the task that our POST may have started: ours, of the right type, and not there before it."""
+        known = {task.upid for task in before}
+        since = max((task.starttime for task in before), default=None)
+        ends = self._clock() + SILENT_S
+        looks = 0
+        while True:
+            found = self._list(node, vmid, since)
+            if not isinstance(found, ApiError):
+                new = [t for t in found if t.ours and t.type in types and t.vmid == vmid and t.upid not in known]
+                if new:
+                    return Reconciled(new[-1].upid, error)  # the earliest: what came after it was not our POST's
+                ends = ends if looks else self._clock() + self._look_s
+                looks += 1
+            if self._clock() >= ends:
+                return Unresolved(error, f"the task list was read {looks} times and shows no new task of ours")
+            self._sleep(1.0 if looks < 10 else 2.0)
+
+
+def _pause(elapsed: float) -> float:
+    return 1.0 if elapsed < QUICK_S else min(2.0 + (elapsed - QUICK_S) / 60, 5.0)
+
+
+def upid_of(posted: Posted) -> Upid | None:
+    """The task to follow, if there is one."""
+    return parse_upid(posted.upid) if isinstance(posted, Started | Reconciled) else None
