@@ -1,0 +1,1 @@
+"""What outlives a run: journals, baselines, locks and evidence, all below one state folder."""
