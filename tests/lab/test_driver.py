@@ -787,6 +787,13 @@ def test_a_fragile_card_is_lost_by_a_vm_restart_and_not_by_a_reboot(machine: Mac
     assert machine.state.get(2, "lost") == 1
 
 
+@pytest.mark.parametrize(("code", "after"), [(18, 0), (999, 999)])
+def test_a_reload_ends_a_version_mismatch_and_no_other_failure(machine: Machine, code: int, after: int) -> None:
+    machine.state.set_driver(init_error=code, driver_loaded=0)
+    machine.state.driver_reload()
+    assert (machine.state.raw.init_error, machine.state.raw.driver_loaded) == (after, 1)
+
+
 def test_a_slow_release_falls_row_by_row(machine: Machine) -> None:
     machine.state.attach(7, 100, 0)
     machine.state.set_row(7, 40, 0)

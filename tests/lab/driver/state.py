@@ -63,6 +63,7 @@ from .layout import (
 __all__ = ["ANY_REMEDY", "DEFAULT_PATH", "KINDS", "REMEDIES", "RESET_MODES", "State", "gpu", "mask"]
 
 DEFAULT_PATH = "/run/fakenvml/state"
+MISMATCH = 18  # NVML_ERROR_LIB_RM_VERSION_MISMATCH
 
 
 class State:
@@ -241,6 +242,8 @@ class State:
 
     def driver_reload(self) -> None:
         self.cure("driver-reload")
+        with self.locked() as raw:
+            _loaded(raw)
 
     def guest_reboot(self) -> None:
         self._boot("guest-reboot", False)
@@ -255,7 +258,8 @@ class State:
     def _boot(self, remedy: str, keep_leak: bool) -> None:
         self.cure(remedy, keep_leak=keep_leak)
         with self.locked() as raw:
-            raw.driver_loaded, raw.init_hang = 1, 0
+            _loaded(raw)
+            raw.init_hang = 0
             for slot in raw.gpus:
                 slot.persistence = slot.resetting_pid = 0
                 if remedy == "vm-restart" and slot.wedges_on_restart:
@@ -277,6 +281,12 @@ def _assign(struct: Any, fields: dict[str, Any], known: Any) -> None:
 
 def _chosen(raw: Any, gpu: int | None) -> list[Any]:
     return list(raw.gpus) if gpu is None else [raw.gpus[gpu]]
+
+
+def _loaded(raw: Any) -> None:
+    """A fresh module is there and has the version of the library; other failures of init stay what they are."""
+    raw.driver_loaded = 1
+    raw.init_error = 0 if raw.init_error == MISMATCH else raw.init_error
 
 
 def _cure(slot: Any, bit: int, keep_leak: bool) -> None:
