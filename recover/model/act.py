@@ -105,6 +105,7 @@ class ShutdownVm:
 
     vm: VmRef
     deadline_s: float
+    start_timeout_s: int = 300  # for the duty that this act opens
 
 
 @dataclass(frozen=True, slots=True)

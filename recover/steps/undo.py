@@ -1,0 +1,149 @@
+"""What we change we owe: for each act the duty that it opens, the act that pays it, and when it is void. Nowhere else.
+
+A duty opens when its act is *begun*, since an act with an unclear end may have happened. So a duty is void only on
+evidence that somebody else brought the state back; where the state merely looks right, the duty is paid: its act is an
+ensure verb and costs nothing then.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from recover.model.act import (
+    Action,
+    AwaitBoot,
+    AwaitGone,
+    ClearMarker,
+    Due,
+    Duty,
+    PlaceMarker,
+    ResetGpu,
+    ResetVm,
+    SetPersistence,
+    ShutdownVm,
+    Signal,
+    StartService,
+    StartVm,
+    StopService,
+    StopVm,
+    SyncDisks,
+    VmRef,
+)
+from recover.model.guest import Guest
+from recover.model.hypervisor import Hypervisor, Task
+from recover.model.reading import Known
+from recover.model.snapshot import Channel, Snapshot
+
+_STOPS = frozenset({"qmstop", "qmshutdown", "hastop", "vzstop", "vzshutdown"})
+_STARTS = frozenset({"qmstart", "hastart", "vzstart"})
+
+
+def vm_key(vm: VmRef) -> str:
+    return f"vm:{vm.cluster}/{vm.vmid}"
+
+
+def service_key(manager: str, name: str) -> str:
+    return f"service:{manager}/{name}"
+
+
+def duty(action: Action) -> Duty | None:
+    """What beginning `action` makes us owe."""
+    match action:
+        case StopService(manager, name, monitor=monitor):
+            start = StartService(manager, name, monitor=monitor)
+            due = Due.AT_ONCE if monitor else Due.AT_RECOVERY
+            return Duty(service_key(manager, name), start, due, Channel.GUEST)
+        case SetPersistence(uuid, bus_id, on=False):
+            return Duty(f"persistence:{uuid}", SetPersistence(uuid, bus_id, on=True), Due.AT_ONCE, Channel.GUEST)
+        case PlaceMarker(run):
+            return Duty(f"marker:{run}", ClearMarker(run), Due.AT_END, Channel.GUEST)
+        case ShutdownVm(vm, start_timeout_s=timeout) | StopVm(vm, start_timeout_s=timeout):
+            return Duty(vm_key(vm), StartVm(vm, timeout), Due.AT_ONCE, Channel.HYPERVISOR)
+        case StartService() | Signal() | AwaitGone() | SetPersistence() | ResetGpu() | ClearMarker():
+            return None
+        case SyncDisks() | StartVm() | ResetVm() | AwaitBoot():
+            return None
+        case _:
+            assert_never(action)
+
+
+def settles(action: Action) -> str | None:
+    """The key of the duty that `action` closes once it is done well."""
+    match action:
+        case StartService(manager, name):
+            return service_key(manager, name)
+        case SetPersistence(uuid, on=True):
+            return f"persistence:{uuid}"
+        case ClearMarker(run):
+            return f"marker:{run}"
+        case StartVm(vm):
+            return vm_key(vm)
+        case StopService() | Signal() | AwaitGone() | SetPersistence() | ResetGpu() | PlaceMarker():
+            return None
+        case SyncDisks() | ShutdownVm() | StopVm() | ResetVm() | AwaitBoot():
+            return None
+        case _:
+            assert_never(action)
+
+
+def settled_by_others(owed: Duty, snapshot: Snapshot) -> str | None:
+    """Why `owed` is void by what was just seen, or None while it stands."""
+    match owed.do:
+        case StartVm(vm):
+            return _vm_started(vm, snapshot)
+        case StartService(manager, name):
+            return _service_active(manager, name, snapshot)
+        case SetPersistence(uuid):
+            return _persistence_on(uuid, snapshot)
+        case ClearMarker(run):
+            return _marker_gone(run, snapshot)
+        case _:
+            return None
+
+
+def _vm_started(vm: VmRef, snapshot: Snapshot) -> str | None:
+    hypervisor = snapshot.hypervisor
+    if not isinstance(hypervisor, Hypervisor) or hypervisor.vmid != vm.vmid or hypervisor.status != "running":
+        return None
+    if not isinstance(hypervisor.tasks, Known):
+        return None
+    # A VM that runs may still be on its way down from our own shutdown: only a newer start by another settles it.
+    stopped = max((t.starttime for t in hypervisor.tasks.value if t.ours and t.type in _STOPS), default=None)
+    for task in hypervisor.tasks.value:
+        if _good_start(task) and not task.ours and stopped is not None and task.starttime > stopped:
+            return f"{task.user} started VM {vm.vmid} after we had stopped it"
+    return None
+
+
+def _good_start(task: Task) -> bool:
+    return task.type in _STARTS and not task.running and (task.status == "OK" or task.status.startswith("WARNINGS"))
+
+
+def _service_active(manager: str, name: str, snapshot: Snapshot) -> str | None:
+    # Docker shows `running` until its stop is through, systemd says `deactivating`: only systemd's word is evidence.
+    if manager != "systemd" or not isinstance(snapshot.guest, Guest):
+        return None
+    if not isinstance(snapshot.guest.services, Known):
+        return None
+    for service in snapshot.guest.services.value:
+        if (service.manager, service.name) == (manager, name) and service.state == "active":
+            return f"{name} is active again"
+    return None
+
+
+def _persistence_on(uuid: str, snapshot: Snapshot) -> str | None:
+    if not isinstance(snapshot.guest, Guest) or not isinstance(snapshot.guest.gpus, Known):
+        return None
+    for gpu in snapshot.guest.gpus.value:
+        if gpu.uuid == Known(uuid) and gpu.persistence == Known(True):
+            return f"persistence mode of {uuid} is on"
+    return None
+
+
+def _marker_gone(run: str, snapshot: Snapshot) -> str | None:
+    if not isinstance(snapshot.guest, Guest) or not isinstance(snapshot.guest.marker, Known):
+        return None
+    marker = snapshot.guest.marker.value
+    if marker is None:
+        return "the marker is gone"
+    return None if marker.run == run else f"the marker is another run's now: {marker.run}"

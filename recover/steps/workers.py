@@ -1,0 +1,128 @@
+"""`end-workers`: dead and hung groups end, and nothing else: asked first, killed second, waited for with a deadline.
+
+That their memory comes back is not judged here: unpinning takes minutes, so it is a symptom of the next looks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from recover.model.act import Act, AwaitGone, Pass, Plan, Refuse, Signal
+from recover.model.hypervisor import GuestKind
+from recover.model.ladder import Param, Params, Step
+from recover.model.process import Group, Process, ProcessId
+from recover.model.snapshot import Channel, Snapshot
+from recover.model.verdict import Finding, Scope
+from recover.steps.common import called, elsewhere, evictable, line, number, processes, spared
+
+_QUIT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """One group to end: what still runs of it, and the processes at the top of its tree."""
+
+    group: Group
+    alive: tuple[ProcessId, ...]
+    tops: tuple[ProcessId, ...]
+    quits: bool  # its main answers SIGQUIT by killing its own tree
+
+
+def _plan(snapshot: Snapshot, findings: tuple[Finding, ...], params: Params) -> Plan:
+    groups = evictable(snapshot, findings, params)
+    if not groups:
+        return Pass("no dead or hung group is named by a finding")
+    refused = {g.key: why for g in groups if (why := _refuse(snapshot, g))}
+    sparing = spared(snapshot, groups)
+    endings = [_ending(snapshot, g, sparing) for g in groups if g.key not in refused]
+    endings = [e for e in endings if e.alive]
+    if endings:
+        return ending_line(endings, number(params, "term_deadline"), number(params, "kill_deadline"))
+    if refused:
+        return next(iter(refused.values()))
+    return Pass("; ".join(_only_zombies(snapshot, g) for g in groups))
+
+
+def ending_line(endings: list[Ending], term_s: float, kill_s: float) -> Plan:
+    """TERM to the tops of all trees and one wait, QUIT where it helps, KILL to all that still run and one wait.
+
+    One wait for all groups: they end side by side. All but the last are `must=False`: who is gone already ends the
+    waits at once, who isn't is killed next.
+    """
+    keys = ", ".join(e.group.key for e in endings)
+    everyone = tuple(p for e in endings for p in e.alive)
+    acts = [Act(Signal(e.group.key, e.tops, "TERM", descendants=False), must=False) for e in endings]
+    acts.append(Act(AwaitGone(keys, everyone, term_s), must=False))
+    quits = [e for e in endings if e.quits]
+    # SGLang's main answers SIGQUIT with SIGKILL to its whole tree, also to ranks that left our view of it.
+    acts += [Act(Signal(e.group.key, e.tops, "QUIT", descendants=False), must=False) for e in quits]
+    if quits:
+        acts.append(Act(AwaitGone(keys, tuple(p for e in quits for p in e.alive), _QUIT_S), must=False))
+    acts += [Act(Signal(e.group.key, e.alive, "KILL"), must=False) for e in endings]
+    acts.append(Act(AwaitGone(keys, everyone, kill_s)))
+    return line(acts, [_words(e, term_s) for e in endings])
+
+
+def _words(ending: Ending, term_s: float) -> str:
+    count = len(ending.alive)
+    noun = "process" if count == 1 else "processes"
+    return f"{called(ending.group)}: {count} {noun} asked to end, and killed if still there after {term_s:.0f} s"
+
+
+def _refuse(snapshot: Snapshot, group: Group) -> Refuse | None:
+    command = elsewhere(group.owner)
+    if command:
+        return Refuse("owned-elsewhere", f"its owner would start it again: {called(group)}", command)
+    seen = processes(snapshot)
+    if any(m in seen and seen[m].criu_restored for m in group.members):
+        # Ending processes that CRIU restored has hung whole hosts in the driver.
+        why = f"{called(group)} was restored by CRIU; ending it can hang the machine"
+        return Refuse("criu-restored", why, "end it by hand, or restart the guest by hand")
+    if group.supervised_again:
+        why = f"{called(group)} came back after it was ended: something starts it again"
+        return Refuse("supervised", why, "stop what starts it, then run gpu-recover again")
+    return None
+
+
+def _ending(snapshot: Snapshot, group: Group, sparing: frozenset[ProcessId]) -> Ending:
+    seen = processes(snapshot)
+    alive = tuple(m for m in group.members if m not in sparing and not _holds_nothing(seen.get(m)))
+    pids = {m.pid for m in alive}
+    tops = tuple(m for m in alive if m not in seen or seen[m].ppid not in pids)
+    main = len(tops) == 1 and tops[0] in seen and not seen[tops[0]].comm.startswith("sglang::")
+    return Ending(group, alive, tops or alive, quits=group.engine == "sglang" and main)
+
+
+def _holds_nothing(process: Process | None) -> bool:
+    return process is not None and process.plain_zombie
+
+
+def _only_zombies(snapshot: Snapshot, group: Group) -> str:
+    seen = processes(snapshot)
+    parents = sorted({seen[m].ppid for m in group.members if m in seen and seen[m].plain_zombie})
+    named = ", ".join(_parent(snapshot, pid) for pid in parents)
+    return f"{called(group)} holds nothing: only zombies, to be reaped by {named or 'their parents'}"
+
+
+def _parent(snapshot: Snapshot, pid: int) -> str:
+    found = next((p for p in processes(snapshot).values() if p.pid == pid), None)
+    return f"pid {pid} ({found.comm})" if found else f"pid {pid}"
+
+
+STEPS = (
+    Step(
+        name="end-workers",
+        scope=Scope.PROCESS,
+        reach=Scope.PROCESS,
+        via=frozenset({Channel.GUEST}),
+        kinds=frozenset({GuestKind.VM, GuestKind.CONTAINER}),
+        plan=_plan,
+        params=(
+            Param("term_deadline", 30.0, "how long SIGTERM may take before SIGKILL", unit="s", least=0, most=1800),
+            Param("kill_deadline", 60.0, "how long SIGKILL may take", unit="s", least=1, most=1800),
+            Param("evict", False, "also groups without evidence of health"),
+            Param("drain", False, "all groups that aren't protected, also healthy ones"),
+        ),
+        doc="Ends dead and hung groups: SIGTERM, a deadline, SIGKILL; each process is known again before each signal.",
+    ),
+)
