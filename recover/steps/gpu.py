@@ -40,7 +40,7 @@ def _plan(snapshot: Snapshot, findings: tuple[Finding, ...], params: Params) -> 
     chosen = _chosen(guest.gpus.value, findings)
     if not chosen:
         return Pass("no finding asks for the reset of a GPU")
-    monitors = _monitors(guest)
+    monitors = list(_monitors(guest))
     if any(_base(name) == _FABRIC for _, name in monitors):
         chosen = guest.gpus.value
     obstacle = _no_use(guest, chosen) or _forbidden(chosen) or _in_use(snapshot, guest, chosen)
@@ -49,7 +49,7 @@ def _plan(snapshot: Snapshot, findings: tuple[Finding, ...], params: Params) -> 
     return _line(chosen, monitors, number(params, "deadline"))
 
 
-def _line(chosen: tuple[Gpu, ...], monitors: tuple[tuple[str, str], ...], deadline_s: float) -> Plan:
+def _line(chosen: tuple[Gpu, ...], monitors: list[tuple[str, str]], deadline_s: float) -> Plan:
     pairs = tuple((_uuid(g), g.bus_id) for g in chosen)
     kept = tuple((_uuid(g), g.bus_id) for g in chosen if g.persistence == Known(True))
     acts = [Act(StopService(manager, name, monitor=True)) for manager, name in monitors]
@@ -120,7 +120,7 @@ def _is_monitor(guest: Guest, group: Group) -> bool:
     if group.owner.name in {name for _, name in _monitors(guest)}:
         return True
     seen = {p.id: p.comm for p in guest.processes.value} if isinstance(guest.processes, Known) else {}
-    return all(seen.get(m) in _monitor_comms(guest) for m in group.members)
+    return all(seen.get(m) in set(_monitors(guest).values()) for m in group.members)
 
 
 def _strangers(snapshot: Snapshot, guest: Guest, chosen: tuple[Gpu, ...]) -> list[str]:
@@ -130,7 +130,7 @@ def _strangers(snapshot: Snapshot, guest: Guest, chosen: tuple[Gpu, ...]) -> lis
     grouped = {m for g in snapshot.groups for m in g.members}
     nodes = {f"nvidia{g.minor.value}" for g in chosen if isinstance(g.minor, Known)}
     listed = {row.pid for g in chosen if isinstance(g.processes, Known) for row in g.processes.value}
-    monitors = _monitor_comms(guest)
+    monitors = set(_monitors(guest).values())
     return [
         f"{p.comm} (pid {p.pid})"
         for p in guest.processes.value
@@ -144,19 +144,16 @@ def _base(name: str) -> str:
     return name.removesuffix(".service")
 
 
-def _monitors(guest: Guest) -> tuple[tuple[str, str], ...]:
-    """(manager, name) of the monitors that run: by their manager's word, or by the control group of their process."""
+def _monitors(guest: Guest) -> dict[tuple[str, str], str]:
+    """(manager, name) -> comm of the monitors that run: by their manager's word, or by their process's control group."""
     listed = guest.services.value if isinstance(guest.services, Known) else ()
-    found = {(s.manager, s.name): None for s in listed if _base(s.name) in _MONITORS and s.state in _RUNS}
+    running = (s for s in listed if _base(s.name) in _MONITORS and s.state in _RUNS)
+    found = {(s.manager, s.name): _MONITORS[_base(s.name)] for s in running}
     for process in guest.processes.value if isinstance(guest.processes, Known) else ():
         unit = process.cgroup.rpartition("/")[2]
         if unit.endswith(".service") and process.comm in _MONITORS.values() and not process.plain_zombie:
-            found[("systemd", unit)] = None
-    return tuple(found)
-
-
-def _monitor_comms(guest: Guest) -> frozenset[str]:
-    return frozenset(_MONITORS.get(_base(name), "") for _, name in _monitors(guest))
+            found[("systemd", unit)] = process.comm
+    return found
 
 
 def _indices(gpus: tuple[Gpu, ...] | list[Gpu]) -> str:

@@ -86,11 +86,11 @@ def settles(action: Action) -> str | None:
             assert_never(action)
 
 
-def settled_by_others(owed: Duty, snapshot: Snapshot) -> str | None:
-    """Why `owed` is void by what was just seen, or None while it stands."""
+def settled_by_others(owed: Duty, snapshot: Snapshot, opened_at: float | None = None) -> str | None:
+    """Why `owed`, open since `opened_at` by our clock, is void by what was just seen, or None while it stands."""
     match owed.do:
         case StartVm(vm):
-            return _vm_started(vm, snapshot)
+            return _vm_started(vm, snapshot, opened_at)
         case StartService(manager, name):
             return _service_active(manager, name, snapshot)
         case SetPersistence(uuid):
@@ -101,16 +101,18 @@ def settled_by_others(owed: Duty, snapshot: Snapshot) -> str | None:
             return None
 
 
-def _vm_started(vm: VmRef, snapshot: Snapshot) -> str | None:
+def _vm_started(vm: VmRef, snapshot: Snapshot, opened_at: float | None) -> str | None:
     hypervisor = snapshot.hypervisor
     if not isinstance(hypervisor, Hypervisor) or hypervisor.vmid != vm.vmid or hypervisor.status != "running":
         return None
     if not isinstance(hypervisor.tasks, Known):
         return None
     # A VM that runs may still be on its way down from our own shutdown: only a newer start by another settles it.
-    stopped = max((t.starttime for t in hypervisor.tasks.value if t.ours and t.type in _STOPS), default=None)
+    stops = [t.starttime for t in hypervisor.tasks.value if t.ours and t.type in _STOPS]
+    if not stops and opened_at is not None and hypervisor.clock_s and snapshot.wall:
+        stops = [int(opened_at + hypervisor.clock_s - snapshot.wall)]  # by the node's clock
     for task in hypervisor.tasks.value:
-        if _good_start(task) and not task.ours and stopped is not None and task.starttime > stopped:
+        if stops and _good_start(task) and not task.ours and task.starttime > max(stops):
             return f"{task.user} started VM {vm.vmid} after we had stopped it"
     return None
 
