@@ -74,7 +74,7 @@ class Run:
         """From `Opened` to `Closed`. OSError when the journal can't be written (nothing more is done then)."""
         self._write(begin)
         end = self._climb()
-        service, carried = self._after(end)
+        service, carried = self._after(end) if self.world.actuator is not None else (None, ())
         closed = Closed(self.world.clock.now(), end, service, carried)
         self._write(closed)
         return closed
@@ -88,6 +88,10 @@ class Run:
                 case Wait(seconds):
                     self._pause(seconds)
                     self._look()
+                case Restore(duty) if self.world.actuator is None:
+                    return End(EndKind.PLANNED, f"would first put back what is owed: {duty.key}")
+                case Try() if self.world.actuator is None:
+                    return End(EndKind.PLANNED, f"would try {decision.step}: {decision.why}")
                 case Restore():
                     self._restore(decision)
                     self._look()

@@ -84,6 +84,8 @@ def healthy(playbook: Playbook, history: History, saw: Saw, now: float) -> Decis
     if history.attempts:
         tried = history.attempts[-1].step
         return _stop(history, EndKind.RECOVERED, f"healthy {need} times in a row after {tried}")
+    if history.paid:
+        return _stop(history, EndKind.RECOVERED, f"healthy {need} times in a row after what was owed was put back")
     return _stop(history, EndKind.HEALTHY, f"healthy {need} times in a row; nothing was done")
 
 

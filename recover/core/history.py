@@ -86,6 +86,7 @@ class History:
     closed: Closed | None = None
     started: tuple[tuple[str, float, Outcome], ...] = ()  # paid AT_RECOVERY duties: (key, at, outcome)
     tried_since_open: bool = False
+    paid: int = 0  # AT_ONCE duties paid since the run began: it did something, even without a try
 
     @property
     def running(self) -> Attempt | None:
@@ -164,7 +165,12 @@ def after(history: History, entry: Entry) -> History:
 
 
 def _opened(history: History, entry: Opened) -> History:
-    """A crash is an attempt that ended unclear. Nobody's consent, refusal or patience outlives its run; debts do."""
+    """A crash is an attempt that ended unclear. Nobody's consent, refusal or patience outlives its run; debts do.
+
+    A run that was closed is over: a later one in its journal inherits what is owed, and begins its own climb.
+    """
+    if history.closed is not None:
+        history = replace(history, attempts=(), ended=frozenset(), own_acts=(), started=(), evidence="", first=None)
     running = history.running
     if running is not None:
         history = _ended(history, running.index, CUT, entry.at)
@@ -184,6 +190,7 @@ def _opened(history: History, entry: Opened) -> History:
         closed=None,
         duties=tuple(replace(d, tries=0, tried_at=None) for d in history.duties),
         tried_since_open=False,
+        paid=0,
     )
 
 
@@ -289,6 +296,9 @@ def _acted(history: History, entry: Acted) -> History:
     nothing_changed = entry.outcome.clear and not entry.outcome.changed
     paid = tuple(d for d in history.duties if d.duty.key == settled and d.duty.due is Due.AT_RECOVERY)
     tried = tuple(d for d in history.duties if d.duty.key == done.restores and d.duty.due is Due.AT_RECOVERY)
+    restored = entry.outcome.ok and any(
+        d.duty.key == done.restores and d.duty.due is Due.AT_ONCE and d.duty.key == settled for d in history.duties
+    )
     return replace(
         history,
         acting=tuple(a for a in history.acting if a.n != entry.n),
@@ -298,6 +308,7 @@ def _acted(history: History, entry: Acted) -> History:
             if (settled is None or d.duty.key != settled) and not (nothing_changed and d.n == entry.n)
         ),
         started=history.started + tuple((d.duty.key, entry.at, entry.outcome) for d in (paid or tried)),
+        paid=history.paid + restored,
     )
 
 

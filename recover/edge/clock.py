@@ -1,0 +1,73 @@
+"""The controller's clock: the wall's seconds, but never back within one process; and what ends a sleep early."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+ABORT_POLL_S = 1.0
+
+
+class SystemClock:
+    """`woken` is asked while sleeping, so that an interruption doesn't wait for the sleep's end."""
+
+    def __init__(self, woken: Callable[[], bool] = lambda: False) -> None:
+        self._wall, self._base = time.time(), time.monotonic()
+        self._woken = woken
+
+    def now(self) -> float:
+        return self._wall + (time.monotonic() - self._base)
+
+    def sleep(self, seconds: float) -> None:
+        ends = time.monotonic() + seconds
+        while (left := ends - time.monotonic()) > 0 and not self._woken():
+            time.sleep(min(left, ABORT_POLL_S / 4))
+
+
+class SignalInterrupts:
+    """SIGINT, SIGTERM and SIGHUP, an abort file, and a full state folder: all ask the run to stop in good order.
+
+    A signal never cuts an act: the engine looks here between acts, and pays what it owes before it ends.
+    """
+
+    def __init__(self, abort_file: Path | None = None, also: Callable[[], str] = lambda: "") -> None:
+        self._abort_file, self._also = abort_file, also
+        self._who = ""
+        self._asked_at = 0.0
+        self._lock = threading.Lock()
+        self.told: Callable[[str], None] = lambda who: None
+
+    def install(self) -> None:
+        """Take the signals of this process (main thread only)."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        who = signal.Signals(number).name
+        self._who = self._who or who
+        self.told(who)
+
+    def pending(self) -> str:
+        return self._who or self._also() or self._aborted()
+
+    def _aborted(self) -> str:
+        if self._abort_file is None:
+            return ""
+        with self._lock:
+            if time.monotonic() - self._asked_at < ABORT_POLL_S and not self._who:
+                return ""
+            self._asked_at = time.monotonic()
+        try:
+            note = json.loads(self._abort_file.read_bytes())
+            who = str(note.get("who", "somebody")) if isinstance(note, dict) else "somebody"
+        except FileNotFoundError:
+            return ""
+        except (OSError, ValueError):
+            who = "somebody"
+        self._who = f"abort by {who}"
+        return self._who
