@@ -15,7 +15,7 @@ from paramiko.pkey import PublicBlob
 
 from recover.edge.shell.clock import Limit, bounded, out_of_time
 from recover.edge.shell.failures import ShellError, Stage, translate
-from recover.edge.shell.host_key import CERT
+from recover.edge.shell.host_key import CERT, certified_key
 from recover.edge.shell.route import Hop
 from recover.edge.shell.settings import SshSettings
 from recover.edge.shell.transport import Transport
@@ -144,16 +144,10 @@ def _certificates(path: str, hop: Hop, key: Any, notes: _Notes) -> Iterator[Any]
             continue
         try:
             blob = PublicBlob.from_file(name)
-            if _certified_key(blob) == key.asbytes():
+            if certified_key(blob.key_blob) == key.asbytes():
                 yield blob
         except Exception as error:  # as for key files
             notes.unusable.append(f"{name} can't be read: {error}")
-
-
-def _certified_key(blob: Any) -> bytes:
-    plain: Any = paramiko.PKey.from_type_string(blob.key_type, blob.key_blob)
-    encoded: bytes = plain.asbytes()
-    return encoded
 
 
 class _Agent:

@@ -155,6 +155,11 @@ def _day(seconds: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
 
 
+def certified_key(blob: bytes) -> bytes:
+    """The plain key inside any certificate, a host's or a user's."""
+    return _parts(blob)[0]
+
+
 def _parts(blob: bytes) -> tuple[bytes, bytes, str]:
     """Plain key, authority's key and signature algorithm (layout: OpenSSH's PROTOCOL.certkeys)."""
     reader = _Reader(blob)

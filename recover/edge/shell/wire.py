@@ -64,7 +64,7 @@ class Wire:
 
     @property
     def excuse(self) -> str:
-        """What the ProxyCommand said last on its stderr."""
+        """What the ProxyCommand said last on its stderr; known when the wire is closed."""
         return self._child.said if self._child is not None else ""
 
 
@@ -87,15 +87,16 @@ class ProxyChild:
         finally:
             theirs.close()
         self.socket = ours
-
-    @property
-    def said(self) -> str:
-        with contextlib.suppress(OSError, ValueError):
-            size = os.fstat(self._errors.fileno()).st_size
-            return last_line(os.pread(self._errors.fileno(), 4096, max(0, size - 4096)))
-        return ""
+        self.said = ""  # the end of its stderr, once it has ended
 
     def end(self) -> None:
+        self._stop()
+        if not self._errors.closed:
+            size = os.fstat(self._errors.fileno()).st_size
+            self.said = last_line(os.pread(self._errors.fileno(), 4096, max(0, size - 4096)))
+            self._errors.close()
+
+    def _stop(self) -> None:
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGTERM)

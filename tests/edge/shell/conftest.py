@@ -97,9 +97,14 @@ def free_port() -> int:
 
 
 def sshd_in(
-    folder: Path, *, options: tuple[str, ...] = (), kinds: tuple[str, ...] = ("ed25519",), user_key: Path | None = None
+    folder: Path,
+    *,
+    options: tuple[str, ...] = (),
+    kinds: tuple[str, ...] = ("ed25519",),
+    user_key: Path | None = None,
+    inside: tuple[str, ...] = (),
 ) -> Sshd:
-    """Start an sshd whose whole state is in `folder`. The caller stops it."""
+    """Start an sshd whose whole state is in `folder`; `inside` is what execs it. The caller stops it."""
     folder.mkdir(parents=True, exist_ok=True)
     host_keys = [new_key(folder / f"host_{kind}", kind) for kind in kinds]
     key = user_key or new_key(folder / "user_ed25519")
@@ -116,7 +121,8 @@ def sshd_in(
     ]))  # fmt: skip
     Path("/run/sshd").mkdir(exist_ok=True)
     log = (folder / "log").open("wb")
-    process = subprocess.Popen(["/usr/sbin/sshd", "-D", "-e", "-f", str(config)], stdin=subprocess.DEVNULL, stderr=log)
+    command = [*inside, "/usr/sbin/sshd", "-D", "-e", "-f", str(config)]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log)
     log.close()
     server = Sshd(folder, port, process, host_keys, key, known, authorized)
     _await_listening(server)
