@@ -76,6 +76,7 @@ class Snapshot:
     wall: float = 0.0  # seconds since the epoch, for showing and for the day's counts
     expected_dmi_uuid: str = ""
     unasked_gpus: frozenset[str] = field(default=frozenset())  # hung earlier in this run: not asked again
+    assume_hung: bool = False  # a person says that a mute guest is hung: their word is the second witness
 
 
 class IdentityProof(StrEnum):
