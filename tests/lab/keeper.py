@@ -77,8 +77,12 @@ class Keeper:
             "shutdown_hangs": hangs, "units": self.units(), "bystanders": self.bystanders(first),
         }
         files.dump_json(self.world / "setup.json", setup)
+        for gpu in range(self.scenario["gpus"]):
+            self.driver.set(gpu, persistence=self.guest_data["persistence"])
         self.process.start(uptime)
         self.process.wait_ready()
+        if self.guest_data["mute"] and not first:
+            self.pve.call("vm", vmid=self.guest_data["vmid"], set={"agent": "answers"})
         self.vm = "running"
         self.events.fire(f"boot-{self.boot}")
 

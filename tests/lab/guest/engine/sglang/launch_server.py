@@ -17,6 +17,7 @@ from typing import Any
 from labproc import leader_exits, set_comm, set_title, start_time
 
 REG = "/run/lab/reg"
+UTIL = {"healthy": 37, "hung": 100, "loading": 2}  # a rank that waits in a collective spins
 SPEC: dict[str, Any] = {}
 _keep: list[Any] = []
 
@@ -80,8 +81,8 @@ def rank_main(rank: int, fate: str) -> None:
     load_s = float(spec.get("load_s", 0))
     declare(
         "rank", rank, gpus={str(gpu): spec.get("vram_mib", 80000)}, ram_gib=spec.get("ram_gib", 4), load_s=load_s,
-        shmem=spec.get("shmem", False), release_s=spec.get("release_s", 0), hang=bool(spec.get("defunct_leader")),
-        leak_vram_mib=spec.get("leak_vram_mib", 0), leak_ram_gib=spec.get("leak_ram_gib", 0),
+        shmem=spec.get("shmem", False), release_s=spec.get("release_s", 0),         leak_vram_mib=spec.get("leak_vram_mib", 0), leak_ram_gib=spec.get("leak_ram_gib", 0),
+        util=spec.get("util", UTIL.get(SPEC.get("mode", ""), 0)),
     )
     if fate == "defunct-leader":
         threading.Thread(target=_stuck_thread, args=(load_s,), daemon=True).start()
