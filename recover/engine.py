@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from recover.core.aftercare import Finish, aftercare
@@ -44,6 +45,8 @@ MARKER_TTL_S = 900.0
 POWER_TASKS = frozenset({"qmstart", "qmstop", "qmshutdown", "qmreset", "qmreboot", "hastart", "hastop",
                          "vzstart", "vzstop", "vzshutdown"})  # fmt: skip
 
+Decide = Callable[[Playbook, History, float], Decision]
+
 
 @dataclass(frozen=True, slots=True)
 class World:
@@ -62,8 +65,16 @@ class World:
 class Run:
     """One run over one journal. `begin` is written first; what can't be written isn't done."""
 
-    def __init__(self, world: World, playbook: Playbook, context: Context, history: History | None = None) -> None:
+    def __init__(
+        self,
+        world: World,
+        playbook: Playbook,
+        context: Context,
+        history: History | None = None,
+        decide: Decide = decide,
+    ) -> None:
         self.world = world
+        self._decides = decide
         self.playbook = playbook
         self.context = context
         self.history = history if history is not None else History()
@@ -116,7 +127,7 @@ class Run:
     def _decide(self) -> Decision:
         self._check_interrupt()
         now = self.world.clock.now()
-        decision = decide(self.playbook, self.history, now)
+        decision = self._decides(self.playbook, self.history, now)
         self._write(Decided(now, decision))
         return decision
 
