@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from recover.core.read.pve_config import (
@@ -17,7 +18,7 @@ from recover.core.read.pve_config import (
     start_timeout_s,
     vm_config,
 )
-from recover.core.read.pve_raw import GuestRow, PveRaw, guest_rows, object_of, tags_of
+from recover.core.read.pve_raw import GuestRow, PveRaw, guest_rows, list_of, object_of, tags_of
 from recover.core.read.pve_tasks import Upid, parse_upid, task_list
 from recover.model.hypervisor import (
     AgentState,
@@ -45,9 +46,12 @@ __all__ = [
 
 MIB = 1024 * 1024
 BACKUP_SOON_S = 30 * 60
+_LISTS = ("pending", "tasks", "cluster_status", "pci", "mappings", "storages", "resources", "backup_jobs")
 
 
 def hypervisor(raw: PveRaw) -> Hypervisor:
+    lists: dict[str, Any] = {name: list_of(getattr(raw, name)) for name in _LISTS}
+    raw = replace(raw, **lists)
     devices = map_known(raw.pci, pci_devices)
     config = map_known(object_of(raw.config), lambda c: vm_config(c, raw.node, devices, raw.mappings))
     ours = config.value.hostpci if isinstance(config, Known) else ()
@@ -55,7 +59,7 @@ def hypervisor(raw: PveRaw) -> Hypervisor:
     tasks = _tasks(raw)
     agent = _agent(raw, config)
     ha = _ha(raw)
-    quorate = map_known(raw.cluster_status, _quorate)
+    quorate = _quorate(raw.cluster_status)
     storages = _storages(raw, config)
     backup = _backup_due(raw, clock)
     neighbours = _neighbours(raw, ours)
@@ -86,7 +90,7 @@ def hypervisor(raw: PveRaw) -> Hypervisor:
         version=str(known_or(object_of(raw.version), {}).get("version", "")),
         backup_due=backup,
         invisible_guests=not _sees_all(raw),
-        host_uptime_s=map_known(node, lambda n: number(n.get("uptime"))),
+        host_uptime_s=_uptime(node),
         clock_s=clock,
         agent_addresses=_addresses(raw.agent_net),
         gaps=_gaps(
@@ -137,9 +141,14 @@ def _tasks(raw: PveRaw) -> Reading[tuple[Task, ...]]:
     return map_known(raw.tasks, lambda rows: task_list(rows, raw.token_id))
 
 
-def _quorate(rows: Any) -> bool:
+def _quorate(reading: Reading[Any]) -> Reading[bool]:
     """A node that is no cluster has no cluster row, and no quorum to lose."""
-    return all(flag(row.get("quorate", 0)) for row in rows_of(rows) if row.get("type") == "cluster")
+    if isinstance(reading, Unknown):
+        return reading
+    rows = rows_of(reading.value)
+    if not any(row.get("type") in ("cluster", "node") for row in rows):
+        return Unknown(Why.GARBLED, "the cluster's status has neither cluster nor node")
+    return Known(all(flag(row.get("quorate", 0)) for row in rows if row.get("type") == "cluster"))
 
 
 def _ha(raw: PveRaw) -> Reading[str]:
@@ -173,9 +182,17 @@ def _memory(node: Reading[Mapping[str, Any]]) -> Reading[HostMemory]:
     if isinstance(node, Unknown):
         return node
     memory = node.value.get("memory")
-    if not isinstance(memory, Mapping) or "total" not in memory:
+    sizes = [number(memory.get(key), -1) for key in ("total", "used", "free")] if isinstance(memory, Mapping) else [-1]
+    if min(sizes) < 0:
         return Unknown(Why.GARBLED, "the node's status has no memory")
-    return Known(HostMemory(*(number(memory.get(key)) // MIB for key in ("total", "used", "free"))))
+    return Known(HostMemory(*(size // MIB for size in sizes)))
+
+
+def _uptime(node: Reading[Mapping[str, Any]]) -> Reading[int]:
+    if isinstance(node, Unknown):
+        return node
+    seconds = number(node.value.get("uptime"), -1)
+    return Known(seconds) if seconds >= 0 else Unknown(Why.GARBLED, "the node's status has no uptime")
 
 
 def _storages(raw: PveRaw, config: Reading[VmConfig]) -> Reading[tuple[tuple[str, bool], ...]]:

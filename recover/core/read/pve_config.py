@@ -92,7 +92,8 @@ def mapping_paths(name: str, node: str, mappings: object) -> tuple[str, ...] | N
     """The paths of a mapping's entries for this node, which are alternatives; None if there is no such mapping."""
     for row in rows_of(mappings):
         if row.get("id") == name:
-            entries = [properties(str(entry)) for entry in row.get("map") or ()]
+            lines = row.get("map")
+            entries = [properties(str(line)) for line in lines] if isinstance(lines, list) else []
             return tuple(e.get("path", "") for e in entries if e.get("node") == node)
     return None
 

@@ -84,3 +84,10 @@ def object_of(reading: Reading[Any]) -> Reading[Mapping[str, Any]]:
     if isinstance(reading, Known) and not isinstance(reading.value, Mapping):
         return Unknown(Why.GARBLED, "expected an object")
     return reading
+
+
+def list_of(reading: Reading[Any]) -> Reading[list[Any]]:
+    """A list must not become an empty one only because something else came."""
+    if isinstance(reading, Known) and not isinstance(reading.value, list):
+        return Unknown(Why.GARBLED, "expected a list")
+    return reading
