@@ -1,0 +1,134 @@
+"""One look from inside the guest: one exec, one total deadline, and a `Guest` or the reason why there is none."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import json
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from recover.core.clean import clean
+from recover.core.read.agent import read_guest
+from recover.core.read.bare import SCRIPT, read_bare
+from recover.edge.shell.port import Shell
+from recover.model.contact import Broken, Failure, Ran
+from recover.model.guest import Guest, Mute
+
+# Isolated mode and no `site`: nothing that is installed in the guest's Python is imported, and it starts faster.
+_LOADER = "import sys,zlib,base64;exec(zlib.decompress(base64.b64decode(sys.stdin.readline())).decode())"
+NO_PYTHON = 86
+_NAMES = ("/usr/bin/python3", "python3", "/usr/libexec/platform-python", "/usr/local/bin/python3",
+          *(f"python3.{minor}" for minor in range(14, 5, -1)))  # fmt: skip
+_PICK = (
+    'for p in "$@"; do command -v "$p" >/dev/null 2>&1 && exec "$p" -I -S -c "$GPU_RECOVER_CODE"; done; '
+    f"echo no-python >&2; exit {NO_PYTHON}"
+)
+_HEADER = "Copyright (c) 2011-"
+_SLACK_S = 10.0  # what connecting and sending may take beyond the agent's own deadline
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeSettings:
+    """What a look asks for; None lets the agent decide. Seconds."""
+
+    services: tuple[str, ...] = ()
+    health: tuple[str, ...] = ()
+    health_ports: bool = True
+    health_timeout_s: float = 25.0
+    gpu_deadline_s: float | None = None
+    pythons: tuple[str, ...] = _NAMES
+    root: str = ""  # prefix for /proc/driver, /sys, /run in the guest: for tests
+
+
+def _pynvml() -> str:
+    """NVIDIA's file as it is installed here, unmodified with its licence header; another package may have its name."""
+    spec = importlib.util.find_spec("pynvml")
+    if spec is None or spec.origin is None:
+        return ""
+    text = Path(spec.origin).read_text(encoding="utf-8")
+    return text if _HEADER in text[:200] and "NVIDIA" in text[:200] else ""
+
+
+@cache
+def payload() -> bytes:
+    """One line: the agent's modules, pynvml and the loader that knows them."""
+    sources = {"recover": "", "recover.guest": ""}
+    for item in sorted(files("recover.guest").iterdir(), key=lambda entry: entry.name):
+        if item.name.endswith(".py") and item.name not in ("__init__.py", "loader.py"):
+            sources[f"recover.guest.{item.name.removesuffix('.py')}"] = item.read_text(encoding="utf-8")
+    sources["pynvml"] = _pynvml()
+    loader = files("recover.guest").joinpath("loader.py").read_text(encoding="utf-8")
+    program = f"SOURCES = {sources!r}\n{loader}\nstart()\n"
+    return base64.b64encode(zlib.compress(program.encode(), 9)) + b"\n"
+
+
+def command(pythons: Iterable[str] = _NAMES) -> list[str]:
+    """The argument list of the exec: a shell that becomes the first Python it finds."""
+    script = _PICK.replace('"$GPU_RECOVER_CODE"', f"'{_LOADER}'")
+    return ["sh", "-c", script, "sh", *pythons]
+
+
+def ask(shell: Shell, request: dict[str, Any], deadline: float, pythons: Iterable[str] = _NAMES) -> Ran | Broken:
+    """Send one request to the agent."""
+    line = json.dumps(request, ensure_ascii=True).encode() + b"\n"
+    return shell.run(command(pythons), stdin=payload() + line, deadline=deadline)
+
+
+class GuestProbe:
+    """Looks through one shell. Remembers nothing between looks but the built payload."""
+
+    def __init__(self, shell: Shell, settings: ProbeSettings | None = None) -> None:
+        self._shell = shell
+        self._settings = settings or ProbeSettings()
+
+    def look(
+        self,
+        skip_gpus: Iterable[str] = (),
+        health: bool = True,
+        deadline: float = 170.0,
+        news_after_uptime_s: float = 0.0,
+    ) -> Guest | Mute:
+        """`skip_gpus`: UUIDs or bus ids that hung before. A report that broke off is a guest with gaps."""
+        ours = self._settings
+        request = {
+            "do": "look",
+            "skip_gpus": sorted(skip_gpus),
+            "services": ours.services,
+            "health": ours.health if health else (),
+            "health_ports": health and ours.health_ports,
+            "health_timeout": ours.health_timeout_s,
+            "gpu_deadline": ours.gpu_deadline_s,
+            "news_after": news_after_uptime_s,
+            "deadline": max(5.0, deadline - _SLACK_S),
+            "root": ours.root,
+        }
+        said = ask(self._shell, request, deadline, ours.pythons)
+        guest = read_guest(said.stdout)
+        if guest is not None:
+            return guest
+        if isinstance(said, Broken):
+            return Mute(said.failure, said.detail, 0.0)
+        return self._bare(said, deadline)
+
+    def _bare(self, said: Ran, deadline: float) -> Guest | Mute:
+        """Without a Python that can run the agent there is still a read-only view."""
+        first = "no Python on the guest" if said.code == NO_PYTHON else f"the agent said nothing: {_last(said)}"
+        again = self._shell.run(["sh", "-c", SCRIPT], deadline=min(deadline, 60.0))
+        if isinstance(again, Broken) and not again.stdout:
+            return Mute(again.failure, again.detail)
+        guest = read_bare(again.stdout, first)
+        if guest is not None:
+            return guest
+        return Mute(Failure.DIED, clean(f"{first}; nor did the shell: {_last(again)}", 500))
+
+
+def _last(said: Ran | Broken) -> str:
+    lines = [line for line in said.stderr.decode("utf-8", "replace").splitlines() if line.strip()]
+    code = f"exit {said.code}" if isinstance(said, Ran) else said.failure.value
+    return clean(f"{code}, {lines[-1]}" if lines else code, 300)

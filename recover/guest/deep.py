@@ -1,0 +1,266 @@
+"""What can block on a stuck process (its mm lock, its files) is read in children that may be abandoned.
+
+Processes in D state get a child each, all at once; the others share one, and when that one stalls, the process on which
+it stalled is named and the rest goes on in a new child.
+"""
+
+import os
+import re
+
+from recover.guest.child import Child, collect
+from recover.guest.procs import live_threads, stat, threads
+from recover.guest.redact import redact
+from recover.guest.wire import Limit, emit, gap, read, read_or
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Optional
+
+    Say = Callable[[Any], None]
+
+_QUIET = 2.0  # a child that tells of no further process for so long is stuck on one
+_AT_ONCE = 64
+_ARGS_CAP = 16384
+
+
+class Nodes:
+    """Knows an NVIDIA device node by its device number or by its path: containers rename nodes, namespaces lack numbers."""
+
+    def __init__(self, pci: "list[dict[str, Any]]") -> None:
+        self.majors = {195: "nvidia"}
+        for line in read_or("/proc/devices").splitlines():
+            parts = line.split()
+            if len(parts) == 2 and parts[0].isdigit() and parts[1].startswith("nvidia"):
+                self.majors[int(parts[0])] = parts[1]
+        self.drm = {"/dev/dri/" + name for gpu in pci for name in gpu.get("drm", ())}
+
+    def name(self, target: str, path: str) -> "Optional[str]":
+        """The short name of the NVIDIA node behind the open file `path` whose link says `target`."""
+        plain = target[: -len(" (deleted)")] if target.endswith(" (deleted)") else target
+        if plain.startswith("/dev/nvidia"):
+            return plain[len("/dev/") :]
+        if not plain.startswith("/dev/") or plain.startswith(("/dev/shm/", "/dev/pts/", "/dev/mqueue", "/dev/hugepages")):
+            return None  # only /dev is ever stat'ed: a network file system must not be touched
+        if plain in self.drm:
+            return plain[len("/dev/") :]
+        try:
+            info = os.stat(path)
+        except OSError:
+            return None
+        if info.st_mode & 0o170000 != 0o020000:
+            return None
+        return self._by_number(os.major(info.st_rdev), os.minor(info.st_rdev))
+
+    def _by_number(self, major: int, minor: int) -> "Optional[str]":
+        kind = self.majors.get(major)
+        if kind is None:
+            return None
+        if major == 195 or kind in ("nvidia", "nvidia-frontend"):
+            return {255: "nvidiactl", 254: "nvidia-modeset"}.get(minor, "nvidia%d" % minor)
+        return {"nvidia-uvm": "nvidia-uvm" if minor == 0 else "nvidia-uvm-tools"}.get(kind, "%s/%d" % (kind, minor))
+
+
+def addresses(table: str) -> "dict[int, tuple[str, str, int, str]]":
+    """inode -> (state, local address, local port, remote address) of a /proc/net/tcp or tcp6 text."""
+    found = {}
+    for line in table.splitlines()[1:]:
+        f = line.split()
+        if len(f) > 9 and f[9].isdigit():
+            local, port = f[1].rsplit(":", 1)
+            found[int(f[9])] = (f[3], _ip(local), int(port, 16), _ip(f[2].rsplit(":", 1)[0]))
+    return found
+
+
+def _ip(text: str) -> str:
+    """The kernel prints each 32-bit word in host order; x86 and arm64 guests are little-endian."""
+    raw = b"".join(bytes.fromhex(text[i : i + 8])[::-1] for i in range(0, len(text), 8))
+    if len(raw) == 4:
+        return ".".join(str(b) for b in raw)
+    if raw[:12] == b"\0" * 10 + b"\xff\xff":
+        return ".".join(str(b) for b in raw[12:])
+    import socket
+
+    return socket.inet_ntop(socket.AF_INET6, raw)
+
+
+class Sockets:
+    """TCP sockets of each network name space that is met, read once."""
+
+    def __init__(self) -> None:
+        self.tables = {}  # type: dict[str, dict[int, tuple[str, str, int, str]]]
+
+    def of(self, pid: int) -> "dict[int, tuple[str, str, int, str]]":
+        try:
+            space = os.readlink("/proc/%d/ns/net" % pid)
+        except OSError:
+            return {}
+        if space not in self.tables:
+            table = {}
+            for name in ("tcp", "tcp6"):
+                table.update(addresses(read_or("/proc/%d/net/%s" % (pid, name))))
+            self.tables[space] = table
+        return self.tables[space]
+
+
+def inspect(pid: int, nodes: Nodes, sockets: Sockets) -> "Optional[dict[str, Any]]":
+    """One process in depth; of a dead leader, through its first live thread (its own fd folder is empty)."""
+    base = "/proc/%d" % pid
+    seen = stat(base)
+    if seen is None:
+        return None
+    path = base
+    if seen["state"] in "ZX":
+        alive = live_threads(pid)
+        if not alive:
+            return {"pid": pid, "start": seen["start"], "holds": [], "fds": 0}
+        path = "%s/task/%d" % (base, alive[0][0])
+    row = {"pid": pid, "start": seen["start"]}  # type: dict[str, Any]
+    _files(row, path, pid, nodes, sockets)
+    row["argv"] = redact(_argv(path))
+    _maps(row, path)
+    row["io"] = _io(path)
+    if row["holds"]:
+        states = threads(pid)
+        row["live"] = sum(1 for thread in states if thread[1] not in "ZX")
+        row["wchans"] = [wchan for _, state, wchan in states if state == "D" and wchan][:32]
+        row["in_d"] = sum(1 for thread in states if thread[1] == "D")
+    return row
+
+
+def _argv(path: str) -> "list[str]":
+    text = read(path + "/cmdline", _ARGS_CAP).rstrip("\0")
+    return text.split("\0") if text else []
+
+
+def _files(row: "dict[str, Any]", path: str, pid: int, nodes: Nodes, sockets: Sockets) -> None:
+    holds, shm, inodes = set(), set(), []
+    folder = path + "/fd"
+    names = os.listdir(folder)
+    for name in names:
+        link = "%s/%s" % (folder, name)
+        try:
+            target = os.readlink(link)
+        except OSError:
+            continue
+        if target.startswith("socket:["):
+            inodes.append(int(target[8:-1]))
+        elif target.startswith("/dev/"):
+            node = nodes.name(target, link)
+            if node is not None:
+                holds.add(node)
+            elif target.startswith("/dev/shm/"):
+                shm.add(target)
+    row["fds"] = len(names)
+    row["holds"] = holds
+    row["shm"] = shm
+    _sockets(row, inodes, sockets.of(pid) if inodes else {})
+
+
+def _sockets(row: "dict[str, Any]", inodes: "list[int]", table: "dict[int, tuple[str, str, int, str]]") -> None:
+    here = {entry[1] for entry in table.values()}
+    listens, peers = {}, set()
+    for inode in inodes:
+        entry = table.get(inode)
+        if entry is None:
+            continue
+        state, address, port, remote = entry
+        if state == "0A":
+            listens[port] = address
+        elif state == "01" and remote not in here and not remote.startswith("127.") and remote != "::1":
+            peers.add(remote)
+    row["listens"] = sorted(listens.items())
+    row["peers"] = sorted(peers)[:256]
+
+
+_MAPPED = re.compile(r"^\S+ \S+ \S+ \S+ (\d+) +(/dev/nvidia\S*|/dev/shm/.*|/dev/hugepages/.*|/anon_hugepage.*|/SYSV\S*)", re.M)
+
+
+def _maps(row: "dict[str, Any]", path: str) -> None:
+    """A mapping outlives the descriptor that made it."""
+    text = read(path + "/maps", 64 << 20)
+    for inode, target in _MAPPED.findall(text):
+        if target.startswith("/dev/nvidia"):
+            row["holds"].add(target[len("/dev/") :].replace(" (deleted)", ""))
+        else:
+            row["shm"].add(target)
+            row.setdefault("inodes", set()).add(int(inode))
+    row["holds"] = sorted(row["holds"])
+    row["shm"] = sorted(row["shm"])[:500]
+    row["inodes"] = sorted(row.get("inodes", ()))[:500]
+
+
+def _io(path: str) -> "Optional[int]":
+    """Bytes read, from a device or through read(): movement tells loading from waiting."""
+    numbers = dict(line.split(": ") for line in read_or(path + "/io").splitlines() if ": " in line)
+    if "rchar" not in numbers:
+        return None
+    return max(int(numbers["rchar"]), int(numbers.get("read_bytes", "0")))
+
+
+def _job(pids: "list[int]", nodes: Nodes) -> "Callable[[Say], None]":
+    def job(say: "Say") -> None:
+        sockets = Sockets()
+        for pid in pids:
+            try:
+                row = inspect(pid, nodes, sockets)
+            except PermissionError as error:
+                row = {"pid": pid, "why": "denied", "detail": str(error)}
+            except (ProcessLookupError, FileNotFoundError):
+                row = {"pid": pid, "why": "absent", "detail": "ended meanwhile"}
+            except Exception as error:
+                row = {"pid": pid, "why": "garbled", "detail": "%s: %s" % (type(error).__name__, error)}
+            say(row or {"pid": pid, "why": "absent", "detail": "ended meanwhile"})
+
+    return job
+
+
+def scan(rows: "dict[int, dict[str, Any]]", nodes: Nodes, limit: Limit) -> "dict[int, dict[str, Any]]":
+    """All processes in depth. Tells each; what did not come back is a gap that names the process."""
+    user = [pid for pid, row in sorted(rows.items()) if not row["kernel"] and not row.get("ours")]
+    stuck = [pid for pid in user if rows[pid]["state"] == "D" or "D" in rows[pid].get("thread_states", "")]
+    found = {}  # type: dict[int, dict[str, Any]]
+    _alone(stuck, nodes, limit.within(limit.left / 2.0), found)
+    rest = [pid for pid in user if pid not in stuck]
+    while rest and limit.left > 0:
+        child = Child("read /proc/PID of %d processes" % len(rest), _job(rest, nodes))
+        late = collect([child], limit, _QUIET)
+        _take(child, found)
+        rest = [pid for pid in rest if pid not in found]
+        if rest:
+            why = "timeout" if late else "garbled"
+            found[rest[0]] = {"pid": rest[0], "why": why, "detail": "its files in /proc did not come back"}
+            rest = rest[1:]
+    for pid in rest:
+        found[pid] = {"pid": pid, "why": "timeout", "detail": "no time was left for it"}
+    _tell(found)
+    return found
+
+
+def _alone(pids: "list[int]", nodes: Nodes, limit: Limit, found: "dict[int, dict[str, Any]]") -> None:
+    children = [Child("read /proc/%d" % pid, _job([pid], nodes)) for pid in pids[:_AT_ONCE]]
+    collect(children, limit, _QUIET)
+    for child in children:
+        _take(child, found)
+    for pid in pids:
+        found.setdefault(pid, {"pid": pid, "why": "timeout", "detail": "its files in /proc did not come back"})
+
+
+def _take(child: Child, found: "dict[int, dict[str, Any]]") -> None:
+    for value in child.values:
+        if "pid" in value:
+            found[value["pid"]] = value
+
+
+def _tell(found: "dict[int, dict[str, Any]]") -> None:
+    told = sorted(found.items())
+    for at in range(0, len(told), 200):
+        emit("deep", list=[row for _, row in told[at : at + 200]])
+    failed = [pid for pid, row in told if row.get("why") in ("timeout", "denied", "garbled")]
+    if failed:
+        whys = sorted({found[pid]["why"] for pid in failed})
+        gap("process-files", "timeout" if "timeout" in whys else whys[0], "pids %s" % failed[:50])
+    emit("deep-end", failed=failed)
+
+
+def holders(found: "dict[int, dict[str, Any]]") -> "dict[int, list[str]]":
+    return {pid: row["holds"] for pid, row in found.items() if row.get("holds")}

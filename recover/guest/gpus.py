@@ -1,0 +1,162 @@
+"""GPUs are asked last, each in its own child, all under one deadline: one that hangs costs one deadline and hides no other.
+
+A hung child is a client of its GPU and adds one more stuck thread to the driver, so nothing is asked twice, and a GPU
+that hung before is not asked at all (`skip_gpus`).
+"""
+
+import re
+
+from recover.guest import nvml
+from recover.guest.child import Child, collect, run, which
+from recover.guest.wire import Limit, at, emit, gap, listdir, read_or
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Optional
+
+    Say = Callable[[Any], None]
+    Row = dict[str, Any]
+
+QUERY_S, RPC_QUERY_S = 20.0, 90.0  # a GSP call times out after 6 s or 45 s in the driver, and one query makes several
+_LIBRARY_MISSING = 12
+
+
+def rpc_timeouts(lines: "list[list[Any]]", since_usec: int) -> bool:
+    """Whether Xid 119 or 120 is news: then each call may take a whole RPC time-out."""
+    return any(usec >= since_usec and re.search(r"Xid .*?\): (119|120),", line) for usec, line in lines)
+
+
+def look(request: "dict[str, Any]", pci: "list[Row]", rpc: bool, limit: Limit) -> None:
+    """Driver first, then the GPUs."""
+    seconds = float(request.get("gpu_deadline") or (RPC_QUERY_S if rpc else QUERY_S))
+    if not pci and not listdir(at("/proc/driver/nvidia/gpus")) and not _library() and not which("nvidia-smi"):
+        emit("driver", init={"e": _LIBRARY_MISSING, "t": "no NVIDIA device, library or tool"})
+        return
+    import pynvml as nv  # compiled once here, before the children are forked; loads no library yet
+
+    first = Child("NVML: initialise", _init_job(nv))
+    late = collect([first], limit.within(seconds))
+    values = {key: value for said in first.values for key, value in said.items()}
+    if late:
+        emit("driver", hangs=True, seconds=seconds, pid=first.pid, **values)
+        gap("gpus", "timeout", "nvmlInit did not come back in %g s" % seconds)
+        return
+    values.setdefault("init", {"e": -1, "t": str(values.get("crash", "the child ended early"))})
+    emit("driver", **values)
+    if "v" in values["init"]:
+        _ask_all(nv, values, request, pci, limit.within(seconds), seconds)
+    else:
+        _smi(limit.within(seconds))
+
+
+def _library() -> bool:
+    import ctypes
+
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def _init_job(nv: "Any") -> "Callable[[Say], None]":
+    def job(say: "Say") -> None:
+        init = nvml.start(nv)
+        say({"init": init})
+        if "v" in init:
+            for key, value in nvml.system(nv).items():
+                say({key: value})
+
+    return job
+
+
+def _major(values: "Row") -> "Optional[int]":
+    match = re.match(r"(\d+)\.", str(values.get("driver", {}).get("v", "")))
+    return int(match.group(1)) if match else None
+
+
+def _gpu_job(nv: "Any", index: int, major: "Optional[int]", skip: "set[str]") -> "Callable[[Say], None]":
+    """Tells what it is about to ask and then the answer: after a hang the last word names the call."""
+
+    def job(say: "Say") -> None:
+        say({"ask": "init"})
+        init = nvml.start(nv)
+        if "v" not in init:
+            say({"init": init})
+            return
+        say({"ask": "handle"})
+        got = []  # type: list[Any]
+        handle = nvml.ask(lambda: got.append(nv.nvmlDeviceGetHandleByIndex(index)))
+        say({"handle": handle})
+        if not got:
+            return
+        for name, question in nvml.questions(nv, got[0], major):
+            say({"ask": name})
+            answer = nvml.ask(question)
+            say({name: answer})
+            if name in ("bus", "uuid") and str(answer.get("v", "")).lower() in skip:
+                say({"skipped": True})
+                return
+        say({"complete": True})
+
+    return job
+
+
+def known_buses(pci: "list[Row]", count: int) -> "list[str]":
+    """Bus id by NVML index: NVML counts in bus order. Empty strings where the bus shows another number of GPUs."""
+    bound = [gpu["bus"] for gpu in pci if gpu.get("driver") in ("nvidia", "")]
+    for names in (bound, [gpu["bus"] for gpu in pci], listdir(at("/proc/driver/nvidia/gpus"))):
+        if len(names) == count:
+            return sorted(names)
+    return [""] * count
+
+
+def uuid_of(bus: str) -> str:
+    """As the driver's own file says; the file takes no driver lock."""
+    match = re.search(r"^GPU UUID:\s*(\S+)", read_or(at("/proc/driver/nvidia/gpus/%s/information" % bus)), re.M)
+    return match.group(1) if match and "?" not in match.group(1) else ""
+
+
+def full_bus(bus: str) -> str:
+    """`0000:01:00.0` or `00000000:01:00.0` in the form with eight digits, lower case."""
+    domain, _, rest = bus.lower().partition(":")
+    return domain.zfill(8) + ":" + rest if rest else bus.lower()
+
+
+def _ask_all(
+    nv: "Any", values: "Row", request: "dict[str, Any]", pci: "list[Row]", limit: Limit, seconds: float
+) -> None:
+    count = int(values.get("count", {}).get("v") or 0)
+    if "v" not in values.get("count", {}):
+        gap("gpus", "garbled", "the driver does not tell how many GPUs there are: %s" % values.get("count"))
+    skip = {word.lower() for word in request.get("skip_gpus") or ()}
+    skip |= {full_bus(word) for word in skip if word.count(":") == 2}
+    skip |= {word.upper() for word in list(skip)}
+    buses = known_buses(pci, count)
+    children = {}
+    for index, bus in enumerate(buses):
+        names = {full_bus(bus), uuid_of(bus).lower(), "index:%d" % index} if bus else {"index:%d" % index}
+        if names & skip:
+            emit("gpu", index=index, bus=bus, uuid_hint=uuid_of(bus), skipped=True)
+        else:
+            children[index] = Child("NVML: GPU %d %s" % (index, bus), _gpu_job(nv, index, _major(values), skip))
+    late = collect(list(children.values()), limit)
+    for index, child in sorted(children.items()):
+        _tell(index, buses[index], child, child in late, seconds)
+
+
+def _tell(index: int, bus: str, child: Child, hangs: bool, seconds: float) -> None:
+    values = {key: value for said in child.values for key, value in said.items()}
+    last = values.pop("ask", "init")
+    if hangs:
+        values.update(hangs=True, at=last, seconds=seconds, pid=child.pid)
+    emit("gpu", index=index, bus=bus, uuid_hint=uuid_of(bus) if bus else "", **{k: values[k] for k in values if k != "bus"},
+         nvml_bus=values.get("bus"))  # fmt: skip
+
+
+def _smi(limit: Limit) -> None:
+    """The tool can bring its own library or say more clearly what is wrong. Never after a hang: it would hang as well."""
+    if which("nvidia-smi") is None:
+        return
+    ended = run(["nvidia-smi", "-q", "-x"], limit, "nvidia-smi -q -x", 8 << 20)
+    emit("smi", code=ended.code, out=ended.out, err=ended.err[:4000], hangs=ended.code is None)

@@ -1,0 +1,68 @@
+"""One request line in, JSON lines out: a look in the order of harm, or one act."""
+
+import json
+import os
+import sys
+import time
+
+from recover.guest import child, deep, gpus, health, marker, procs, services, system, wire
+from recover.guest.wire import Limit, emit, gap, guarded
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+LOOK_S = 150.0
+_DEEP_S = 12.0
+
+
+def main(line: str) -> None:
+    began = time.monotonic()
+    try:
+        request = json.loads(line)
+        wire.ROOT = str(request.get("root") or "")
+        what = request["do"]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        emit("done", ok=False, clear=True, changed=False, detail="no valid request: %s" % error)
+        os._exit(2)
+    if what == "look":
+        look(request)
+    else:
+        from recover.guest import acts
+
+        acts.perform(what, request)
+    times = os.times()
+    emit("end", abandoned=child.ABANDONED, wall=round(time.monotonic() - began, 3),
+         cpu=round(times[0] + times[1] + times[2] + times[3], 3))  # fmt: skip
+    os._exit(0)  # no exit handler may wait for an abandoned child
+
+
+def look(request: "dict[str, Any]") -> None:
+    limit = Limit(float(request.get("deadline") or LOOK_S))
+    system.hello()
+    lines = guarded("kernel-log", system.kernel_log) or []
+    guarded("ram", system.ram)
+    guarded("marker", _marker)
+    rows = guarded("processes", procs.table) or {}
+    guarded("driver-files", system.driver_files)
+    pci = guarded("pci", system.pci_gpus) or []
+    guarded("leftovers", system.leftovers)
+    found = guarded("process-files", deep.scan, rows, deep.Nodes(pci), limit.within(_DEEP_S)) or {}
+    cgroups = {rows[pid]["cgroup"] for pid in deep.holders(found) if pid in rows}
+    guarded("services", services.look, request.get("services") or (), sorted(cgroups), limit)
+    timeout = float(request.get("health_timeout") or health.TIMEOUT_S)
+    asked = guarded("servers", health.start, health.urls_of(request, found), timeout) or []
+    rpc = gpus.rpc_timeouts(lines, int(float(request.get("news_after") or 0.0) * 1e6))
+    guarded("gpus", gpus.look, request, pci, rpc, limit)
+    guarded("servers", health.finish, asked, limit.within(timeout + 2.0))
+
+
+def _marker() -> None:
+    try:
+        emit("marker", value=marker.current())
+    except (OSError, ValueError) as error:
+        gap("marker", "denied" if isinstance(error, PermissionError) else "garbled", str(error))
+
+
+if __name__ == "__main__":
+    main(sys.stdin.readline())

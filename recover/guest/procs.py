@@ -1,0 +1,166 @@
+"""Processes by the files of /proc that never block: stat, status, comm, wchan, cgroup, and the threads of dead leaders."""
+
+import os
+
+from recover.guest.child import NAME, STARTED
+from recover.guest.wire import emit, read, read_or
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Optional
+
+_KTHREAD = 0x00200000  # PF_KTHREAD
+_KILL = 1 << 8  # SIGKILL in SigPnd and ShdPnd
+_BATCH = 200
+
+
+def pids() -> "list[int]":
+    return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def stat(path: str) -> "Optional[dict[str, Any]]":
+    """The numbers of a stat file that we use; None if the task is gone. comm may hold blanks and brackets."""
+    try:
+        text = read(path + "/stat")
+    except OSError:
+        return None
+    head, _, tail = text.rpartition(")")
+    f = tail.split()
+    if len(f) < 22:
+        return None
+    return {
+        "comm": head.partition("(")[2],
+        "state": f[0],
+        "ppid": int(f[1]),
+        "pgid": int(f[2]),
+        "sid": int(f[3]),
+        "tty": int(f[4]),
+        "flags": int(f[6]),
+        "ticks": int(f[11]) + int(f[12]),
+        "threads": int(f[17]),
+        "start": int(f[19]),
+    }
+
+
+def start_of(pid: int) -> "Optional[int]":
+    """Start time of a living or dead process; with the boot id and the pid this is its identity."""
+    seen = stat("/proc/%d" % pid)
+    return seen["start"] if seen else None
+
+
+def status(path: str) -> "dict[str, str]":
+    found = {}
+    for line in read_or(path + "/status").splitlines():
+        name, _, value = line.partition(":")
+        found[name] = value.strip()
+    return found
+
+
+def threads(pid: int) -> "list[tuple[int, str, str]]":
+    """(tid, state, wchan) of each thread; wchan only of those that do not run."""
+    found = []
+    try:
+        tids = sorted(os.listdir("/proc/%d/task" % pid), key=int)
+    except OSError:
+        return []
+    for tid in tids[:4096]:
+        path = "/proc/%d/task/%s" % (pid, tid)
+        seen = stat(path)
+        if seen is not None:
+            wchan = read_or(path + "/wchan") if seen["state"] in "DZtT" else ""
+            found.append((int(tid), seen["state"], wchan))
+    return found
+
+
+def live_threads(pid: int) -> "list[tuple[int, str, str]]":
+    return [thread for thread in threads(pid) if thread[1] not in "ZX"]
+
+
+def _kib(text: str) -> int:
+    number = text.split(" ", 1)[0]
+    return int(number) if number.isdigit() else 0
+
+
+def describe(pid: int) -> "Optional[dict[str, Any]]":
+    """One row; None for a process that ended meanwhile and for kernel threads that sleep as they should."""
+    path = "/proc/%d" % pid
+    row = stat(path)
+    if row is None or (row["flags"] & _KTHREAD and row["state"] not in "DR"):
+        return None
+    row["pid"] = pid
+    row["kernel"] = bool(row.pop("flags") & _KTHREAD)
+    memory = known = status(path)
+    row["wchan"] = read_or(path + "/wchan").strip("0\n")
+    if row["state"] in "ZX":
+        alive = live_threads(pid)
+        row["live"] = len(alive)
+        row["wchans"] = [wchan for _, _, wchan in alive if wchan.strip("0")]
+        if alive:
+            memory = status("%s/task/%d" % (path, alive[0][0]))
+            row["thread_states"] = "".join(sorted({state for _, state, _ in alive}))
+    row.update(_memory(memory))
+    row["uid"] = _kib(known.get("Uid", "0").split("\t")[0])
+    row["kill_pending"] = bool((_hex(memory.get("SigPnd")) | _hex(known.get("ShdPnd"))) & _KILL)
+    row["ns_pids"] = [int(n) for n in known.get("NSpid", "").split() if n.isdigit()]
+    row["cgroup"] = _cgroup(path)
+    return row
+
+
+def _memory(known: "dict[str, str]") -> "dict[str, int]":
+    names = (("rss", "VmRSS"), ("anon", "RssAnon"), ("shmem", "RssShmem"), ("huge", "HugetlbPages"))
+    return {short: _kib(known[name]) for short, name in names if name in known}
+
+
+def _hex(text: "Optional[str]") -> int:
+    try:
+        return int(text or "0", 16)
+    except ValueError:
+        return 0
+
+
+def _cgroup(path: str) -> str:
+    """The unified path, else systemd's own hierarchy, else the deepest of the others."""
+    best = ""
+    for line in read_or(path + "/cgroup").splitlines():
+        parts = line.split(":", 2)
+        if len(parts) == 3:
+            if parts[1] in ("", "name=systemd") and len(parts[2]) > 1:
+                return parts[2]
+            best = parts[2] if len(parts[2]) > len(best) else best
+    return best
+
+
+def ancestors(rows: "dict[int, dict[str, Any]]", pid: int) -> "set[int]":
+    """The process and all above it, pid 1 included."""
+    found = set()
+    while pid and pid not in found:
+        found.add(pid)
+        row = rows.get(pid) or stat("/proc/%d" % pid)
+        pid = row["ppid"] if row else 0
+    return found
+
+
+def ours(rows: "dict[int, dict[str, Any]]") -> "set[int]":
+    """The probe, what is above it (its sshd), its children, and children that earlier looks had to abandon."""
+    found = ancestors(rows, os.getpid()) | set(STARTED)
+    name = NAME.decode("ascii")
+    return found | {pid for pid, row in rows.items() if row["comm"] == name and row["uid"] == os.geteuid()}
+
+
+def table() -> "dict[int, dict[str, Any]]":
+    """All processes, told in batches."""
+    rows = {}
+    for pid in pids():
+        row = describe(pid)
+        if row is not None:
+            rows[pid] = row
+    mine = ours(rows)
+    told = []
+    for pid, row in sorted(rows.items()):
+        row["ours"] = pid in mine
+        told.append(row)
+        if len(told) == _BATCH:
+            emit("procs", list=told)
+            told = []
+    emit("procs", list=told, last=True)
+    return rows

@@ -1,0 +1,28 @@
+"""Secrets in argument lists never leave the guest: an option that is named like a secret loses its value here."""
+
+import re
+
+_WORD = r"(?:api[-_]?key|passw(?:or)?d|passphrase|secret|bearer|credentials?|(?<![a-z])(?:auth|hf|access|api|admin)[-_]?token|[-_]token)"
+_OPTION = re.compile(r"^-{1,2}[\w.-]*" + _WORD + r"$", re.I)
+_JOINED = re.compile(r"((?:^|[\s'\"{,;&?])-{0,2}[\w.-]*" + _WORD + r"['\"]?\s*[=:]\s*['\"]?)([^\s'\"&,;}]+)", re.I)
+_SPACED = re.compile(r"((?:^|\s)--?[\w.-]*" + _WORD + r"\s+)(?!-)(\S+)", re.I)
+_URL = re.compile(r"(\w+://[^/\s:@]*:)[^@\s/]+@")
+_KNOWN = re.compile(r"\b(hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16})")
+GONE = "***"
+
+
+def redact_text(text: str) -> str:
+    text = _JOINED.sub(r"\1" + GONE, text)
+    text = _SPACED.sub(r"\1" + GONE, text)
+    text = _URL.sub(r"\1" + GONE + "@", text)
+    return _KNOWN.sub(GONE, text)
+
+
+def redact(argv: "list[str]") -> "list[str]":
+    """The same list with secret values replaced."""
+    clean = []
+    hide = False
+    for word in argv:
+        clean.append(GONE if hide and not word.startswith("--") else redact_text(word))
+        hide = bool(_OPTION.match(word))
+    return clean

@@ -1,0 +1,232 @@
+"""The harmless part of a look: nothing here takes a driver lock or can block on a stuck process."""
+
+import os
+import re
+
+from recover.guest.wire import at, emit, gap, listdir, read, read_or, uptime
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Optional
+
+# A coarse filter: the reader decides what a line means; here only noise is dropped.
+_INTEREST = re.compile(
+    r"NVRM|Xid|nvidia|nvswitch|oom|out of memory|killed process|hung|blocked for more|soft lockup|hard lockup|rcu[:_ ]|vfio|pcie"
+    r"|\bAER\b|not ready|D3cold|mce:|hardware error|Call Trace: nv|nfs:|lustre|ceph|fuse|I/O error|uvm|balloon|segfault|IOMMU|DMAR",
+    re.I,
+)
+_KERNEL_CAP = 3000  # newest lines kept
+
+
+def hello() -> None:
+    """Who answers, before anything else is asked."""
+    emit(
+        "hello",
+        hostname=os.uname().nodename,
+        boot_id=read_or("/proc/sys/kernel/random/boot_id").strip(),
+        uptime=uptime(),
+        dmi_uuid=_dmi(),
+        macs=_macs(),
+        kernel=os.uname().release,
+        machine_id=read_or(at("/etc/machine-id")).strip(),
+        init_start=_init_start(),
+        container=_container(),
+        root=os.geteuid() == 0,
+        python=".".join(str(n) for n in __import__("sys").version_info[:3]),
+        btime=_btime(),
+        pid=os.getpid(),
+    )
+
+
+def _dmi() -> "dict[str, str]":
+    try:
+        return {"v": read(at("/sys/class/dmi/id/product_uuid")).strip().lower()}
+    except PermissionError as error:
+        return {"why": "denied", "detail": str(error)}
+    except OSError as error:
+        return {"why": "absent", "detail": str(error)}
+
+
+def _macs() -> "list[str]":
+    found = []
+    for name in listdir(at("/sys/class/net")):
+        if os.path.exists(at("/sys/class/net/%s/device" % name)) or name.startswith(("eth", "en")):
+            mac = read_or(at("/sys/class/net/%s/address" % name)).strip().lower()
+            if mac.strip("0:"):
+                found.append(mac)
+    return sorted(set(found))
+
+
+def _init_start() -> int:
+    try:
+        return int(read("/proc/1/stat").rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _container() -> bool:
+    if os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv") or os.environ.get("container"):
+        return True
+    if "container=" in read_or("/proc/1/environ") or read_or("/run/systemd/container").strip():
+        return True
+    return bool(re.search(r"/(lxc|docker|kubepods)[./:]", read_or("/proc/1/cgroup")))
+
+
+def _btime() -> int:
+    match = re.search(r"^btime (\d+)", read_or("/proc/stat"), re.M)
+    return int(match.group(1)) if match else 0
+
+
+def kernel_log() -> "list[list[Any]]":
+    """Lines of interest as [microseconds since boot, text], the newest `_KERNEL_CAP` of them."""
+    lines, source, why = _kmsg()
+    if lines is None:
+        lines, source = _dmesg()
+    if lines is None:
+        gap("kernel-log", why, "neither /dev/kmsg nor dmesg can be read")
+        return []
+    wanted = [line for line in lines if _INTEREST.search(line[1])]
+    emit("kernel", lines=wanted[-_KERNEL_CAP:], source=source, cut=len(wanted) > _KERNEL_CAP)
+    return wanted
+
+
+def _kmsg() -> "tuple[Optional[list[list[Any]]], str, str]":
+    """A read of the device gives one record and skips lost ones with EPIPE; a plain file gives many at once."""
+    try:
+        fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except PermissionError:
+        return None, "", "denied"
+    except OSError:
+        return None, "", "absent"
+    parts = []
+    try:
+        for _ in range(200000):
+            try:
+                data = os.read(fd, 65536)
+            except BrokenPipeError:
+                continue
+            except OSError:
+                break
+            if not data:
+                break
+            parts.append(data if data.endswith(b"\n") else data)
+    finally:
+        os.close(fd)
+    text = b"".join(parts).decode("utf-8", "backslashreplace")
+    return parse_kmsg(text), "kmsg", ""
+
+
+def parse_kmsg(text: str) -> "list[list[Any]]":
+    """`level,seq,usec,flags[,…];text` records; lines that begin with a blank are properties of the record."""
+    found = []
+    for line in text.split("\n"):
+        if not line or line[0] == " ":
+            continue
+        head, semicolon, message = line.partition(";")
+        fields = head.split(",")
+        if semicolon and len(fields) >= 3 and fields[2].isdigit():
+            found.append([int(fields[2]), message[:2000]])
+    return found
+
+
+def _dmesg() -> "tuple[Optional[list[list[Any]]], str]":
+    from recover.guest.child import run
+    from recover.guest.wire import Limit
+
+    ended = run(["dmesg", "-r"], Limit(5.0))
+    if ended.code != 0:
+        ended = run(["dmesg"], Limit(5.0))
+    if ended.code != 0:
+        return None, ""
+    found = []
+    for line in ended.out.split("\n"):
+        match = re.match(r"(?:<\d+>)?\[\s*(\d+)\.(\d{6})\]\s?(.*)", line)
+        if match:
+            found.append([int(match.group(1)) * 1000000 + int(match.group(2)), match.group(3)[:2000]])
+    return found, "dmesg"
+
+
+def ram() -> None:
+    emit("ram", text=read("/proc/meminfo"), balloon=_balloon())
+
+
+def _balloon() -> bool:
+    return "virtio_balloon" in read_or("/proc/modules")
+
+
+def driver_files() -> None:
+    """Only files that take no driver lock: never .../power or .../unbindLock."""
+    base = at("/proc/driver/nvidia")
+    gpus = {name: read_or("%s/gpus/%s/information" % (base, name)) for name in listdir(base + "/gpus")}
+    modules = [line.split(" ", 1)[0] for line in read_or("/proc/modules").splitlines()]
+    wanted = [name for name in modules if name.startswith(("nvidia", "nouveau", "gdrdrv", "vfio"))]
+    version = read_or(base + "/version").strip() or read_or(at("/sys/module/nvidia/version")).strip()
+    emit("driver-files", version=version, gpus=gpus, modules=wanted)
+
+
+def pci_gpus() -> "list[dict[str, Any]]":
+    """NVIDIA display and 3D controllers by sysfs: what is on the bus, whether the driver lists it or not."""
+    base = at("/sys/bus/pci/devices")
+    found = []
+    for name in listdir(base):
+        folder = "%s/%s/" % (base, name)
+        if read_or(folder + "vendor").strip() != "0x10de" or not read_or(folder + "class").startswith("0x03"):
+            continue
+        bound = os.path.basename(_link(folder + "driver"))
+        found.append(
+            {
+                "bus": name,
+                "device": read_or(folder + "device").strip(),
+                "width": _number(read_or(folder + "current_link_width")),
+                "width_max": _number(read_or(folder + "max_link_width")),
+                "driver": bound,
+                "drm": listdir(folder + "drm"),
+            }
+        )
+    if os.path.isdir(base):
+        emit("pci", list=found)
+    else:
+        gap("pci", "absent", "no " + base)
+    return found
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def _number(text: str) -> "Optional[int]":
+    text = text.strip()
+    return int(text) if text.isdigit() else None
+
+
+def leftovers() -> None:
+    """Names, sizes and inodes of shared memory in this name space; who maps them is told with the processes."""
+    found = _files(at("/dev/shm"), "shm-file", 2000)
+    for line in read_or("/proc/mounts").splitlines():
+        fields = line.split(" ")
+        if len(fields) > 2 and fields[2] == "hugetlbfs":
+            found.extend(_files(fields[1].replace("\\040", " "), "hugetlb-file", 500))
+    for line in read_or("/proc/sysvipc/shm").splitlines()[1:]:
+        field = line.split()
+        if len(field) >= 14 and field[1].isdigit():
+            item = {"kind": "sysv", "name": field[1], "kib": int(field[3]) // 1024, "pid": int(field[4])}
+            item.update(attached=int(field[6]), inode=0, mtime=0.0)
+            found.append(item)
+    emit("leftovers", list=found)
+
+
+def _files(folder: str, kind: str, cap: int) -> "list[dict[str, Any]]":
+    found = []  # type: list[dict[str, Any]]
+    for name in listdir(folder)[:cap]:
+        try:
+            info = os.lstat(os.path.join(folder, name))
+        except OSError:
+            continue
+        if info.st_mode & 0o170000 == 0o100000:
+            item = {"kind": kind, "name": name, "kib": info.st_blocks // 2, "inode": info.st_ino}
+            item.update(mtime=info.st_mtime, uid=info.st_uid, folder=folder)
+            found.append(item)
+    return found

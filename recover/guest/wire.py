@@ -1,0 +1,98 @@
+"""What the agent says leaves as one JSON line per fact, at once, so that a hang later on still leaves a report."""
+
+import json
+import os
+import time
+
+VERSION = 1
+ROOT = ""  # a prefix for /proc/driver, /sys, /dev/shm and /run: only tests set it
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def emit(kind: str, **fields: "Any") -> None:
+    """One line to stdout. A closed pipe ends the agent: nobody reads it any more."""
+    fields["k"] = kind
+    data = (json.dumps(fields, separators=(",", ":"), ensure_ascii=True) + "\n").encode("ascii")
+    view = memoryview(data)
+    try:
+        while view:
+            view = view[os.write(1, view) :]
+    except OSError:
+        os._exit(3)
+
+
+def gap(what: str, why: str, detail: str = "") -> None:
+    """A part that could not be read. `why` is one of the words of model.reading.Why."""
+    emit("gap", what=what, why=why, detail=detail[:500])
+
+
+def guarded(what: str, job: "Any", *args: "Any") -> "Any":
+    """Run one stage; whatever it meets becomes a gap, so that one surprise never costs the stages after it."""
+    try:
+        return job(*args)
+    except PermissionError as error:
+        gap(what, "denied", str(error))
+    except FileNotFoundError as error:
+        gap(what, "absent", str(error))
+    except Exception as error:
+        gap(what, "garbled", "%s: %s" % (type(error).__name__, error))
+    return None
+
+
+def at(path: str) -> str:
+    return ROOT + path
+
+
+def read(path: str, cap: int = 1 << 20) -> str:
+    """A small file as text; undecodable bytes survive as surrogates and as such in JSON."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        parts = []
+        while cap > 0:
+            part = os.read(fd, min(cap, 65536))
+            if not part:
+                break
+            parts.append(part)
+            cap -= len(part)
+    finally:
+        os.close(fd)
+    return b"".join(parts).decode("utf-8", "surrogateescape")
+
+
+def read_or(path: str, otherwise: str = "") -> str:
+    try:
+        return read(path)
+    except OSError:
+        return otherwise
+
+
+def listdir(path: str) -> "list[str]":
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []
+
+
+def uptime() -> float:
+    """Seconds since boot, as the kernel log counts them."""
+    try:
+        return float(read("/proc/uptime").split()[0])
+    except (OSError, ValueError, IndexError):
+        return time.monotonic()
+
+
+class Limit:
+    """A total deadline: every wait takes what is left of it."""
+
+    def __init__(self, seconds: float) -> None:
+        self.end = time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        return max(0.0, self.end - time.monotonic())
+
+    def within(self, seconds: float) -> "Limit":
+        return Limit(min(seconds, self.left))
