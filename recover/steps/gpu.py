@@ -145,7 +145,7 @@ def _base(name: str) -> str:
 
 
 def _monitors(guest: Guest) -> dict[tuple[str, str], str]:
-    """(manager, name) -> comm of the monitors that run: by their manager's word, or by their process's control group."""
+    """(manager, name) -> comm of the monitors that run, by their manager or by their process's control group."""
     listed = guest.services.value if isinstance(guest.services, Known) else ()
     running = (s for s in listed if _base(s.name) in _MONITORS and s.state in _RUNS)
     found = {(s.manager, s.name): _MONITORS[_base(s.name)] for s in running}

@@ -1,0 +1,157 @@
+"""Who is hit by a line, in words: what is not named here was not weighed by the person who said yes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import assert_never
+
+from recover.core.engines import legitimate_holder
+from recover.core.owners import container_of
+from recover.model.act import (
+    Action,
+    AwaitBoot,
+    AwaitGone,
+    Blast,
+    ClearMarker,
+    Hit,
+    Line,
+    PlaceMarker,
+    ResetGpu,
+    ResetVm,
+    SetPersistence,
+    ShutdownVm,
+    Signal,
+    StartService,
+    StartVm,
+    StopService,
+    StopVm,
+    SyncDisks,
+)
+from recover.model.guest import Guest
+from recover.model.hypervisor import Hypervisor
+from recover.model.process import Group, Health, OwnerKind, Process
+from recover.model.reading import Known
+from recover.model.snapshot import Snapshot
+from recover.model.verdict import Scope
+from recover.steps.common import called
+
+_SICK = frozenset({Health.DEAD, Health.HUNG})
+_SHELLS = frozenset({"bash", "zsh", "sh", "fish", "dash", "ksh", "tcsh"})
+_JOBS = ("slurmstepd", "jupyter-lab", "jupyter-noteboo")
+
+# Minutes, from public figures (facts: unpinning 0.1 s per GB; GPU initialisation up to 10 min); a guess to be shown.
+_BOOT_MIN = 2.0
+_PER_GPU_MIN = 0.25
+_UNPIN_MIN_PER_GIB = 0.1 / 60
+_PIN_MIN_PER_GIB = 0.25 / 60
+
+
+def blast(snapshot: Snapshot, scope: Scope, line: Line) -> Blast:
+    """Everything that `line` stops or disturbs. From GUEST scope up that is all that runs in the guest."""
+    hits: dict[tuple[str, str], Hit] = {}
+    for act in line.acts:
+        for hit in _hits(snapshot, act.do):
+            hits.setdefault((hit.kind, hit.name), hit)
+    return Blast(scope, tuple(hits.values()), round(_minutes(snapshot, line), 1))
+
+
+def _hits(snapshot: Snapshot, action: Action) -> Iterable[Hit]:
+    match action:
+        case StopService(name=name, monitor=True):
+            return [Hit("service", name, "stopped, and started again at once")]
+        case StopService(name=name):
+            return [Hit("service", name, "stopped"), *(_ended(g) for g in snapshot.groups if g.owner.name == name)]
+        case Signal(group=key):
+            return [_ended(g) for g in snapshot.groups if g.key == key]
+        case ResetGpu(gpus=gpus):
+            return [Hit("device", f"GPU {uuid} ({bus_id})", "reset") for uuid, bus_id in gpus]
+        case StopVm() | ResetVm():
+            how = "stopped and started" if isinstance(action, StopVm) else "reset"
+            return [Hit("guest", f"{action.vm.name} ({action.vm.vmid})", how), *in_guest(snapshot), *beside(snapshot)]
+        case ShutdownVm() | StartVm() | AwaitBoot() | SyncDisks() | StartService() | SetPersistence():
+            return []
+        case AwaitGone() | PlaceMarker() | ClearMarker():
+            return []
+        case _:
+            assert_never(action)
+
+
+def _ended(group: Group) -> Hit:
+    return Hit("group", called(group), f"ended ({group.health})")
+
+
+def in_guest(snapshot: Snapshot) -> list[Hit]:
+    """All groups, sessions and foreign containers that a restart of the guest ends."""
+    groups = [_ended(g) for g in snapshot.groups if not g.protected]
+    return [*groups, *sessions(snapshot)]
+
+
+def beside(snapshot: Snapshot) -> list[Hit]:
+    """Other guests on the same node that a stop of this one may touch, and the ones that can't be seen."""
+    hypervisor = snapshot.hypervisor
+    if not isinstance(hypervisor, Hypervisor):
+        return []
+    near = hypervisor.neighbours.value if isinstance(hypervisor.neighbours, Known) else ()
+    hits = [
+        Hit("neighbour", f"{n.name} ({n.vmid})", f"shares {', '.join(n.shares)}; it is {n.status}")
+        for n in near
+        if n.shares
+    ]
+    if hypervisor.invisible_guests:
+        hits.append(Hit("neighbour", f"guests on {hypervisor.node} that the token may not see", "not known"))
+    return hits
+
+
+def bystanders(snapshot: Snapshot) -> list[Hit]:
+    """What runs in the guest and isn't the trouble. Nothing is known of a guest that doesn't answer."""
+    well = [Hit("group", called(g), g.health) for g in snapshot.groups if not g.protected and g.health not in _SICK]
+    return [*well, *sessions(snapshot)]
+
+
+def sessions(snapshot: Snapshot) -> list[Hit]:
+    """Logins, terminals that live on, notebooks, jobs and containers that aren't among the groups that are ill."""
+    guest = snapshot.guest
+    if not isinstance(guest, Guest) or not isinstance(guest.processes, Known):
+        return []
+    members = {m for g in snapshot.groups for m in g.members}
+    alive = [p for p in guest.processes.value if not (p.ours or p.plain_zombie or p.id in members)]
+    sick = {g.owner.name for g in snapshot.groups if g.health in _SICK and g.owner.kind is not OwnerKind.NONE}
+    found: dict[str, Hit] = {}
+    for process in alive:
+        hit = _session(process)
+        if hit is not None and not any(name and name in process.cgroup for name in sick):
+            found.setdefault(hit.name, hit)
+    return list(found.values())
+
+
+def _session(process: Process) -> Hit | None:
+    if process.comm.startswith(("tmux: server", "screen", "SCREEN")):
+        return Hit("session", f"{process.comm.split(':')[0].lower()} (pid {process.pid})", "ended")
+    if "ipykernel" in process.title or process.comm.startswith(_JOBS):
+        return Hit("session", f"{process.comm} (pid {process.pid})", "ended")
+    if process.tty and process.sid == process.pid and process.comm.lstrip("-") in _SHELLS:
+        return Hit("session", f"login on a terminal (pid {process.pid}, uid {process.uid})", "ended")
+    container = container_of(process.cgroup) if not legitimate_holder(process) else ""
+    return Hit("session", container, "ended") if container else None
+
+
+def _minutes(snapshot: Snapshot, line: Line) -> float:
+    """What is to be expected, not the worst case."""
+    kinds = {type(act.do) for act in line.acts}
+    if StopVm not in kinds and ResetVm not in kinds:
+        return min(line.worst_case_s / 60, 0.2 * len(line.acts) + _held_gib(snapshot) * _UNPIN_MIN_PER_GIB)
+    gpus = max((act.do.gpus for act in line.acts if isinstance(act.do, AwaitBoot)), default=0)
+    minutes = _BOOT_MIN + gpus * _PER_GPU_MIN
+    for act in line.acts:
+        if isinstance(act.do, StopVm):
+            minutes += act.do.memory_mib / 1024 * (_UNPIN_MIN_PER_GIB + _PIN_MIN_PER_GIB)
+        if isinstance(act.do, ShutdownVm):
+            minutes += min(1.0, act.do.deadline_s / 60)
+    return minutes
+
+
+def _held_gib(snapshot: Snapshot) -> float:
+    guest = snapshot.guest
+    if not isinstance(guest, Guest) or not isinstance(guest.ram, Known):
+        return 0.0
+    return max(0, guest.ram.value.total_mib - guest.ram.value.available_mib) / 1024
