@@ -97,7 +97,10 @@ def from_answer(status: int, message: str, errors: object, path: str, *, posting
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and all that it wraps, as requests and urllib3 nest them (args, reason, cause, context)."""
+    """The error and all that it wraps, as requests and urllib3 nest them: in args, reason and cause.
+
+    Not its context: an earlier attempt's refused connection must not make a later one look as if nothing was sent.
+    """
     todo: list[object] = [error]
     seen: set[int] = set()
     while todo:
@@ -106,4 +109,4 @@ def causes(error: BaseException) -> Iterator[BaseException]:
             continue
         seen.add(id(one))
         yield one
-        todo += [*one.args, getattr(one, "reason", None), one.__cause__, one.__context__]
+        todo += [*one.args, getattr(one, "reason", None), one.__cause__]

@@ -10,7 +10,7 @@ from typing import Any
 from recover.core.read.pve_tasks import Upid, parse_upid, task_list
 from recover.edge.proxmox.client import Client, path
 from recover.edge.proxmox.errors import ApiError, Kind, clean
-from recover.model.hypervisor import Task
+from recover.model.hypervisor import GuestKind, Task
 
 LOG_LIMIT = 2000
 LINE_LIMIT = 1000
@@ -80,6 +80,14 @@ def is_ok(exitstatus: str) -> bool:
     return exitstatus == "OK" or (head == "WARNINGS" and count.isdecimal())
 
 
+# What a power action's task is called. The second is for guests under HA, where it only says that HA was asked.
+VM_TASKS = {
+    "start": ("qmstart", "hastart"), "stop": ("qmstop", "hastop"), "shutdown": ("qmshutdown", "hastop"),
+    "reset": ("qmreset",),
+}  # fmt: skip
+CONTAINER_TASKS = {"start": ("vzstart", "hastart"), "stop": ("vzstop", "hastop"), "shutdown": ("vzshutdown", "hastop")}
+
+
 class Tasks:
     """Starts and follows tasks of one cluster."""
 
@@ -133,6 +141,13 @@ class Tasks:
             return ()
         lines = tuple(clean(row.get("t", ""), LINE_LIMIT) for row in rows if isinstance(row, dict))
         return () if lines == ("no content",) else lines
+
+    def power(self, kind: GuestKind, node: str, vmid: int, verb: str, **params: Any) -> Posted:
+        """Send one power action to a guest, once: start, stop, shutdown, or for a VM reset."""
+        container = kind is GuestKind.CONTAINER
+        where = path("nodes", node, "lxc" if container else "qemu", vmid, "status", verb)
+        types = (CONTAINER_TASKS if container else VM_TASKS)[verb]
+        return self.post_task(where, params, node=node, vmid=vmid, types=types)
 
     def post_task(self, where: str, params: dict[str, Any], *, node: str, vmid: int, types: Collection[str]) -> Posted:
         """Send one POST that starts a task of one of `types` ("qmstop", "hastop"), once.

@@ -268,8 +268,9 @@ NAMES = (
 )  # fmt: skip
 KEYS = (
     "hostpci0", "lxc", "dev0", "memory", "agent", "smbios1", "net0", "scsi0", "type", "vmid", "node", "id", "map",
-    "key", "pending", "delete", "upid", "status", "uptime", "total", "used", "free", "quorate", "storage", "active", "all",
-    "next-run", "pool", "ip-addresses", "inet", "result", "time", "version", "iommugroup", "ha", "managed", "tags",
+    "key", "pending", "delete", "upid", "status", "uptime", "total", "used", "free", "quorate", "storage", "active",
+    "all", "next-run", "pool", "ip-addresses", "inet", "result", "time", "version", "iommugroup", "ha", "managed",
+    "tags",
 )  # fmt: skip
 ATOMS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(
     ("41:00", "mapping=one,pcie=1", "qemu", "lxc", "pve1", "cluster", "174", "node=pve1,path=0000:41:00.0", upid())

@@ -12,7 +12,8 @@ from fakepve.certs import make_cert
 
 from recover.edge.proxmox.client import Client, ClusterSettings, bounded, path
 from recover.edge.proxmox.errors import ApiError, Kind
-from recover.edge.proxmox.secret import NoSecret, Secret
+from recover.edge.proxmox.secret import NoSecret, Secret, from_command
+from recover.edge.proxmox.tls import adapter
 from tests.edge.proxmox.conftest import SECRET, TOKEN, settings
 
 CURRENT = "/nodes/pve1/qemu/174/status/current"
@@ -132,9 +133,9 @@ def test_a_ca_that_did_not_sign_it(make, pve, tmp_path):
     assert pve.requests == []
 
 
-def test_another_name(make, pve):
-    error = failed(make(urls=(pve.url.replace("127.0.0.1", "127.0.0.2"),)).get(CURRENT), Kind.UNREACHABLE)
-    assert "127.0.0.2" in error.message
+def test_the_pin_also_holds_through_a_proxy():
+    manager = adapter(None, "ab" * 32).proxy_manager_for("http://127.0.0.1:1")
+    assert manager.connection_pool_kw["assert_fingerprint"] == "ab" * 32
 
 
 def test_a_server_that_trickles_is_left_at_the_deadline():
@@ -147,6 +148,19 @@ def test_a_server_that_says_nothing(tmp_path):
         client = Client(settings(f"https://127.0.0.1:{mute.getsockname()[1]}", timeout=0.2))
         failed(client.get(CURRENT, deadline=0.5), Kind.UNCLEAR)
         failed(client.post(STOP), Kind.UNCLEAR)
+
+
+def test_a_question_goes_on_to_the_node_that_answers(make, pve):
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        client = make(urls=(f"https://127.0.0.1:{mute.getsockname()[1]}", pve.url), timeout=0.5)
+        assert client.get(CURRENT)["status"] == "running"
+        assert pve.url in repr(client)
+
+
+def test_a_secret_whose_command_hangs(make, pve):
+    error = failed(make(secret=lambda: from_command(["sleep", "600"], seconds=0.2)).get(CURRENT), Kind.NO_SECRET)
+    assert "`sleep` did not answer within 0.2 s" in error.message
+    assert pve.requests == []
 
 
 @pytest.mark.parametrize("secret", [lambda: NoSecret("the vault is down"), lambda: "", lambda: 1 / 0, lambda: "ö"])

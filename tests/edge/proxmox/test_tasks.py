@@ -19,6 +19,7 @@ from recover.edge.proxmox.tasks import (
     is_ok,
     upid_of,
 )
+from recover.model.hypervisor import GuestKind
 from tests.edge.proxmox.conftest import Lab
 
 
@@ -26,10 +27,8 @@ def tasks_of(server: Lab, kind: type[Client] = Client, look_s: float = 2.0) -> T
     return Tasks(server.client(kind), sleep=lambda seconds: time.sleep(min(seconds, 0.05)), look_s=look_s)
 
 
-def act(tasks: Tasks, verb: str, vmid: int = 174) -> Any:
-    return tasks.post_task(
-        f"/nodes/pve1/qemu/{vmid}/status/{verb}", {}, node="pve1", vmid=vmid, types=(f"qm{verb}", f"ha{verb}")
-    )
+def act(tasks: Tasks, verb: str) -> Any:
+    return tasks.power(GuestKind.VM, "pve1", 174, verb)
 
 
 def run(tasks: Tasks, verb: str, deadline: float = 30.0) -> TaskEnd:
@@ -93,6 +92,24 @@ def test_an_api_that_never_answers_is_said_and_no_task_is_invented(lab):
     assert isinstance(end, ApiError) and end.kind is Kind.UNCLEAR
     assert tasks.running(upid) is None
     assert tasks.running("garbage") is None
+
+
+@pytest.mark.parametrize(
+    ("verb", "ha", "kind"),
+    [
+        ("shutdown", None, "qmshutdown"),
+        ("shutdown", "started", "hastop"),
+        ("reset", None, "qmreset"),
+        ("start", "stopped", "hastart"),
+    ],
+)
+def test_every_power_action_is_recognised_by_its_task(lab, verb, ha, kind):
+    running = "stopped" if verb == "start" else "running"
+    server = lab(vms=[{"vmid": 174, "name": "node-174", "ha": ha, "status": running}])
+    server.inject("http", action=verb, vmid=174, when="after")
+    posted = act(tasks_of(server), verb)
+    assert isinstance(posted, Reconciled), posted
+    assert upid_of(posted).type == kind
 
 
 @pytest.mark.parametrize("kind", ["http", "cut"])
