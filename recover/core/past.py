@@ -22,11 +22,15 @@ class Anchor:
 
 @dataclass(frozen=True, slots=True)
 class OwnActs:
-    """A span of the guest's own time in which our acts ran: the events in it are ours. `until` None: still running."""
+    """A span of the guest's own time in which our acts ran: the events in it are ours. `until` None: still running.
+
+    `reset`: bus ids of GPUs that these acts reset; what their Xids said before is settled.
+    """
 
     boot_id: str
     since_uptime_s: float
     until_uptime_s: float | None = None
+    reset: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,203 @@
+"""What each serving engine's processes are called, as a table: a new engine is a row here and nothing else.
+
+Sources: sglang `srt/managers/scheduler.py` (setproctitle), vllm `v1/engine/core.py` and `utils/system_utils.py`,
+`ollama runner`, `llama-server`, `tritonserver`, `text-generation-server`, `lmdeploy`, `trtllm-serve`; the kernel cuts
+comm to 15 bytes, and a zombie has nothing but its comm.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from recover.model.process import Process, Rank
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """`main`: patterns over the command line. `ranks`, `helpers`: prefixes of the title, also of the cut comm.
+
+    `orphans_die`: a rank without its main is of no use to anybody. `serves`: it answers HTTP, so health can be asked.
+    """
+
+    name: str
+    main: tuple[str, ...]
+    ranks: tuple[str, ...] = ()
+    helpers: tuple[str, ...] = ()
+    tp_flags: tuple[str, ...] = ()
+    pp_flags: tuple[str, ...] = ()
+    orphans_die: bool = False
+    serves: bool = True
+
+
+ENGINES: tuple[Engine, ...] = (
+    Engine(
+        "sglang",
+        main=(r"\bsglang\.launch_server\b", r"(^|/)sglang serve\b", r"\bsglang\.srt\.entrypoints\b"),
+        ranks=("sglang::scheduler", "sgl_diffusion::scheduler"),
+        helpers=(
+            "sglang::detokenizer",
+            "sglang::data_parallel_controller",
+            "sglang::tokenizer",
+            "sglang::router",
+            "sglang::server",
+        ),
+        tp_flags=("--tp-size", "--tensor-parallel-size", "--tp"),
+        pp_flags=("--pp-size", "--pipeline-parallel-size", "--pp"),
+        orphans_die=True,
+    ),
+    Engine(
+        "vllm",
+        main=(r"(^|/)vllm serve\b", r"\bvllm\.entrypoints\b", r"\bvllm_omni\.entrypoints\b"),
+        ranks=("VLLM::Worker", "VLLM::EngineCore", "VLLM::StageEngineCore"),
+        helpers=("VLLM::APIServer", "VLLM::DPCoordinator"),
+        tp_flags=("--tensor-parallel-size", "-tp"),
+        pp_flags=("--pipeline-parallel-size", "-pp"),
+        orphans_die=True,
+    ),
+    Engine(
+        "trtllm",
+        main=(r"\btrtllm-serve\b", r"\btensorrt_llm\.commands\.serve\b"),
+        ranks=("trtllm-llmapi-launch", "mpi4py.futures.server"),
+        helpers=("orted", "mpirun"),
+        tp_flags=("--tp_size",),
+        pp_flags=("--pp_size",),
+    ),
+    Engine(
+        "ray",
+        main=(r"(^|/)raylet\b",),
+        ranks=("ray::",),
+        helpers=("ray::IDLE", "gcs_server"),
+        orphans_die=True,
+        serves=False,
+    ),
+    Engine("ollama", main=(r"(^|/)ollama serve\b",), ranks=("ollama runner", "ollama_llama_se"), orphans_die=True),
+    Engine("llama.cpp", main=(r"(^|/)llama-server\b", r"(^|/)llama_cpp\.server\b")),
+    Engine("triton", main=(r"(^|/)tritonserver\b",), helpers=("triton_python_backend_stub",)),
+    Engine("tgi", main=(r"(^|/)text-generation-launcher\b",), ranks=("text-generation-server",)),
+    Engine("lmdeploy", main=(r"(^|/)lmdeploy serve\b",), tp_flags=("--tp",)),
+)
+BY_NAME = {engine.name: engine for engine in ENGINES}
+OTHER = Engine("other", main=(), serves=False)
+
+# Programs that take in orphans or start others: to be their child says nothing about belonging together.
+_INITS = ("systemd", "init", "tini", "dumb-init", "docker-init", "catatonit", "s6-svscan", "s6-supervise", "runit")
+_SUPERVISORS = (
+    "runsv",
+    "containerd-shim",
+    "conmon",
+    "supervisord",
+    "slurmstepd",
+    "cron",
+    "crond",
+    "at",
+    "atd",
+    "pause",
+)
+_SHELLS = ("bash", "sh", "dash", "zsh", "fish", "ksh", "ash", "busybox", "su", "sudo", "nohup", "timeout", "setsid")
+_LOGINS = ("sshd", "sshd-session", "login", "tmux", "screen", "(sd-pam)", "kthreadd", "lxc-start")
+REAPERS = frozenset((*_INITS, *_SUPERVISORS, *_SHELLS, *_LOGINS))
+SHELLS = frozenset(_SHELLS)
+
+# May hold a GPU while idle; never ended by a signal: SIGKILL on DCGM froze an A100 (dcgm-exporter issue 84).
+HOLDERS: tuple[tuple[str, str], ...] = (
+    (r"(^|/)nv-hostengine\b", "monitor (DCGM)"),
+    (r"(^|/)dcgm", "monitor (DCGM)"),
+    (r"(^|/)nvidia-persistenced\b", "persistence daemon"),
+    (r"(^|/)nv-fabricmanager\b|(^|/)nvidia-fabricmanager\b", "fabric manager"),
+    (r"(^|/)nvidia-imex\b", "IMEX daemon"),
+    (r"(^|/)nvidia-cuda-mps-(control|server)\b", "MPS daemon"),
+    (r"(^|/)nvsm", "monitor (NVSM)"),
+    (r"(^|/)nvidia-device-plugin\b|(^|/)gpu-feature-discovery\b", "Kubernetes GPU plug-in"),
+    (r"(^|/)nvidia[-_]gpu[-_]exporter\b|(^|/)nvidia_smi_exporter\b", "monitor"),
+    (r"(^|/)Xorg\b|(^|/)X\b|(^|/)Xwayland\b|(^|/)gdm|(^|/)gnome-shell\b|(^|/)kwin_", "display"),
+    (r"\bweight_cache\.daemon\b|\bweight_cache[./]", "weight cache daemon"),
+    (r"(^|/)lmcache_server\b|\blmcache\.v1\.multiprocess\b", "cache server"),
+    (r"(^|/)mooncake_master\b", "cache server"),
+)
+
+_MAIN = tuple((engine, re.compile("|".join(engine.main))) for engine in ENGINES)
+_HOLDERS = tuple((re.compile(pattern), why) for pattern, why in HOLDERS)
+_READERS = re.compile(
+    r"^(\S*/)?(vim?|nano|less|more|tail|head|cat|grep|pgrep|pkill|ssh|journalctl|watch|man|emacs|tee)\s"
+)
+_SPAWN = re.compile(r"multiprocessing\.(spawn|forkserver)\b")
+_TRACKER = re.compile(r"multiprocessing\.resource_tracker\b")
+
+
+def words_of(process: Process) -> str:
+    """What to match: the title, or the comm of what has none."""
+    return process.title or process.comm
+
+
+def classify(process: Process) -> tuple[Engine, Rank] | None:
+    """The engine that a process belongs to by its own name, and its part there; None if its name says nothing."""
+    words = words_of(process)
+    for engine in ENGINES:
+        if _starts(words, process, engine.helpers):
+            return engine, Rank.HELPER
+        if _starts(words, process, engine.ranks):
+            return engine, Rank.WORKER
+    if _READERS.match(words) or _named(process) in REAPERS:
+        return None  # an editor, a grep or `bash -c "… sglang.launch_server …"` only mentions the words
+    for engine, pattern in _MAIN:
+        if pattern.search(words):
+            return engine, Rank.MAIN
+    return None
+
+
+def _starts(words: str, process: Process, prefixes: tuple[str, ...]) -> bool:
+    """A title starts with a prefix; where only comm is left, it starts with the first 15 bytes of one."""
+    if process.title:
+        program, _, rest = words.partition(" ")
+        return words.startswith(prefixes) or f"{program.rsplit('/', 1)[-1]} {rest}".startswith(prefixes)
+    return any(process.comm.startswith(prefix[:15]) for prefix in prefixes if "::" in prefix or len(prefix) > 8)
+
+
+def _named(process: Process) -> str:
+    first = process.title.split(" ", maxsplit=1)[0].rsplit("/", 1)[-1].lstrip("-").rstrip(":")
+    return first if first in REAPERS else process.comm
+
+
+def is_reaper(process: Process) -> bool:
+    return (
+        process.pid == 1
+        or process.comm in REAPERS
+        or _named(process) in REAPERS
+        or process.comm.startswith(("containerd-shim", "tmux", "screen"))
+    )
+
+
+def legitimate_holder(process: Process) -> str:
+    """Why a process may hold a GPU although no server runs; empty if there is no known reason."""
+    words = words_of(process)
+    if process.comm in {"nvidia-persiste", "nv-hostengine", "nvidia-cuda-mps"}:
+        words = {"nvidia-persiste": "nvidia-persistenced", "nvidia-cuda-mps": "nvidia-cuda-mps-server"}.get(
+            process.comm, process.comm
+        )
+    head = words.split(" ", maxsplit=1)[0] if not words.startswith(("python", "/")) else words
+    return next((why for pattern, why in _HOLDERS if pattern.search(head)), "")
+
+
+def spawned_child(process: Process) -> bool:
+    """A Python child whose title is not set yet (or never will be)."""
+    return _SPAWN.search(process.title) is not None
+
+
+def resource_tracker(process: Process) -> bool:
+    return _TRACKER.search(process.title) is not None
+
+
+def flag(argv: tuple[str, ...], names: tuple[str, ...]) -> str | None:
+    """The value of a flag given as `--flag value` or `--flag=value`; the last one wins, as argparse has it."""
+    found = None
+    for i, word in enumerate(argv):
+        name, equals, value = word.partition("=")
+        if name in names:
+            found = value if equals else (argv[i + 1] if i + 1 < len(argv) else None)
+    return found
+
+
+def number(argv: tuple[str, ...], names: tuple[str, ...]) -> int | None:
+    text = flag(argv, names)
+    return int(text) if text is not None and text.isdigit() else None

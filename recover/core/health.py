@@ -1,0 +1,268 @@
+"""A group is what the evidence of its own processes and answers shows; without evidence it is live, and is spared.
+
+Engine facts behind the rules: HTTP 200 alone proves nothing (vllm `check_health` only reads a flag, sglang's main
+answers while its schedulers are gone); sglang's `/health` generates a token and takes about a second; the engines' own
+watchdogs need 300 to 450 s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
+
+from recover.core import engines
+from recover.core.engines import BY_NAME, OTHER
+from recover.core.groups import Part, main_of, with_health
+from recover.core.look import Look, Watch, age_s, gib, watch
+from recover.core.messages import oom_kills
+from recover.core.owners import container_of
+from recover.model.process import Group, Health, Process, Rank, ServerAnswer
+from recover.model.reading import Known
+from recover.model.verdict import Finding, Scope
+
+GROWTH_MIB = 64  # less than this is noise of a process that does nothing
+YOUNG_S = 3600.0
+_CONTAINER_HELD = "its ports are in a network of its own"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    health: Health
+    why: str
+    watches: tuple[Watch, ...] = ()
+
+
+def judge_all(look: Look) -> Look:
+    """The look with the health of each group, and with what must be watched to know it."""
+    groups: list[Group] = []
+    watches: list[Watch] = []
+    for group in look.groups:
+        judged = _judge(look, group)
+        groups.append(with_health(group, judged.health, judged.why))
+        watches.extend(judged.watches)
+    return replace(look, groups=tuple(groups), watches=tuple(watches))
+
+
+def dead_finding(group: Group, why: str) -> Finding:
+    return _finding("dead-group", group, f"is dead: {why}")
+
+
+def hung_finding(group: Group, why: str) -> Finding:
+    return _finding("hung-group", group, f"is hung: {why}")
+
+
+def _finding(signal: str, group: Group, says: str) -> Finding:
+    evidence = [group.title, f"{len(group.members)} processes, owner {group.owner.kind} {group.owner.name}".rstrip()]
+    if group.distributed:
+        evidence.append("part of a server over several hosts: " + (", ".join(sorted(group.peer_hosts)) or "unknown"))
+    return Finding(signal, f"{group.engine} server {group.key} {says}", Scope.PROCESS, group.key, tuple(evidence))
+
+
+def _judge(look: Look, group: Group) -> Judged:
+    if group.protected:
+        return Judged(Health.LIVE, group.protected)
+    parts = look.parts[group.key]
+    dead = _dead(look, group, parts)
+    if dead is not None:
+        return dead
+    if not BY_NAME.get(group.engine, OTHER).serves:
+        return Judged(Health.LIVE, "no health question is known for it")
+    judged = _by_answer(look, group, parts)
+    ranks = _rank_watch(look, group, parts)
+    if ranks is None:
+        return judged
+    if look.ripe(ranks.symptom):
+        return Judged(Health.DEAD, _rank_words(group, parts), (*judged.watches, ranks))
+    return replace(judged, watches=(*judged.watches, ranks))
+
+
+# ---------------------------------------------------------------------------------------------------- dead
+
+
+def _dead(look: Look, group: Group, parts: tuple[Part, ...]) -> Judged | None:
+    engine = BY_NAME.get(group.engine, OTHER)
+    table = {p.pid: p for p in look.processes}
+    main = main_of(parts, table)
+    workers = [p.process for p in parts if p.rank is Rank.WORKER]
+    core = workers + ([main] if main is not None else []) if engine is not OTHER else [p.process for p in parts]
+    for process in core:
+        if process.dead_leader:
+            where = f" waits in {process.thread_wchans[0]}" if process.thread_wchans else " lives on"
+            return Judged(
+                Health.DEAD,
+                f"pid {process.pid} ({process.comm}) is defunct, but a thread of it{where} and holds everything",
+            )
+    gone = [w for w in workers if w.plain_zombie]
+    if gone:
+        return Judged(Health.DEAD, f"{len(gone)} of {len(workers)} ranks are defunct (pid {gone[0].pid})")
+    if main is not None and main.plain_zombie:
+        return Judged(Health.DEAD, f"its main process {main.pid} is defunct")
+    complete = look.guest is not None and look.guest.complete
+    if main is None and workers and engine.orphans_die and complete:
+        return Judged(Health.DEAD, f"{len(workers)} of its ranks run on without a main process")
+    killed = _oom_rank(look, group, parts)
+    if killed:
+        return Judged(Health.DEAD, killed)
+    return None
+
+
+def _oom_rank(look: Look, group: Group, parts: tuple[Part, ...]) -> str:
+    """The OOM killer named a rank of this engine while the group ran, and a rank is missing."""
+    if _rank_watch(look, group, parts) is None:
+        return ""
+    oldest = min(p.process.id.start for p in parts) / 100
+    for kill in oom_kills(look.news()):
+        if kill.usec / 1e6 > oldest and any(r[:15].startswith(kill.comm) for r in BY_NAME[group.engine].ranks):
+            return f"the kernel killed its rank {kill.pid} ({kill.comm}) for want of memory"
+    return ""
+
+
+def expected_ranks(group: Group) -> int | None:
+    """The fewest ranks that its flags ask for on this host; None if they do not say."""
+    engine = BY_NAME.get(group.engine, OTHER)
+    if group.tp is None or not engine.ranks:
+        return None
+    pp = engines.number(group.launch, engine.pp_flags) or 1
+    nodes = engines.number(group.launch, ("--nnodes", "-n")) or 1
+    return max(1, group.tp * pp // nodes)
+
+
+def _living_ranks(group: Group, parts: tuple[Part, ...]) -> int:
+    """Living ranks, with children that may become one: they get their title only when they have loaded."""
+    named = [p.process for p in parts if p.rank is Rank.WORKER and not p.process.plain_zombie]
+    if group.engine == "vllm" and (expected_ranks(group) or 1) > 1:
+        named = [p for p in named if not p.title.startswith("VLLM::EngineCore")] or named
+    untitled = [p.process for p in parts if not p.named and p.rank is not Rank.MAIN and _may_be_rank(p.process)]
+    return len(named) + len(untitled)
+
+
+def _may_be_rank(process: Process) -> bool:
+    return not process.plain_zombie and (engines.spawned_child(process) or bool(process.holds))
+
+
+def _rank_words(group: Group, parts: tuple[Part, ...]) -> str:
+    return f"{_living_ranks(group, parts)} of {expected_ranks(group)} ranks are alive"
+
+
+def _rank_watch(look: Look, group: Group, parts: tuple[Part, ...]) -> Watch | None:
+    """Fewer ranks than the flags ask for. None at all: it has not come so far, or it is a single process."""
+    expected = expected_ranks(group)
+    living = _living_ranks(group, parts)
+    if expected is None or living >= expected or living == 0:
+        return None
+    finding = dead_finding(group, _rank_words(group, parts))
+    return watch(f"ranks:{group.key}", -living, 1, look.limits.ripens_s, finding)
+
+
+# ------------------------------------------------------------------------------------------------ answers
+
+
+def answer_of(look: Look, group: Group) -> ServerAnswer | None:
+    """The answer of a port that the group listens on; of a free one if it is the only server and listens nowhere."""
+    guest = look.guest
+    if guest is None:
+        return None
+    ports = {port for part in look.parts[group.key] for port in part.process.listens}
+    own = [a for a in guest.servers if _port(a) in ports]
+    if not own and not ports:
+        servers = [g for g in look.groups if BY_NAME.get(g.engine, OTHER).serves and not g.protected]
+        taken = {port for p in look.processes for port in p.listens}
+        own = [a for a in guest.servers if len(servers) == 1 and _port(a) not in taken]
+    return max(own, key=lambda a: (a.tokens is not None, a.outcome == "answered"), default=None)
+
+
+def _port(answer: ServerAnswer) -> int:
+    parts = urlsplit(answer.url)
+    try:
+        return parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        return -1
+
+
+def _by_answer(look: Look, group: Group, parts: tuple[Part, ...]) -> Judged:
+    answer = answer_of(look, group)
+    if answer is None:
+        return _unasked(look, group, parts)
+    running = (answer.running or 0) + (answer.waiting or 0)
+    if answer.tokens is not None and running > 0:
+        return _by_counters(look, group, answer)
+    if answer.outcome == "timeout" or (answer.outcome == "answered" and answer.status is None):
+        return _silent(look, group, parts)
+    if answer.outcome != "answered" or (answer.status or 0) >= 500:
+        words = f"HTTP {answer.status}" if answer.outcome == "answered" else f"its port answers: {answer.outcome}"
+        return _loading(look, group, parts, words)
+    return _answered(group, answer)
+
+
+def _by_counters(look: Look, group: Group, answer: ServerAnswer) -> Judged:
+    """Requests run: the token and iteration counters say whether work is done, whatever /health says."""
+    busy = f"{answer.running or 0} requests run, {answer.waiting or 0} wait"
+    level = -(answer.tokens or 0)
+    finding = hung_finding(group, f"{busy}, and no token counter has moved for {look.limits.hung_after_s:.0f} s")
+    seen = watch(f"tokens:{group.key}", level, 1, look.limits.hung_after_s, finding)
+    if look.ripe(seen.symptom):
+        return Judged(Health.HUNG, finding.says, (seen,))
+    if look.moved(seen.symptom):
+        health = Health.HEALTHY if answer.status == 200 and not _dummy(group) else Health.LIVE
+        return Judged(health, f"{busy}, and its token counters move", (replace(seen, worrying=False),))
+    return Judged(Health.LIVE, f"{busy}; whether its counters move is not known yet", (seen,))
+
+
+def _silent(look: Look, group: Group, parts: tuple[Part, ...]) -> Judged:
+    finding = hung_finding(group, "it takes the health question and does not answer, and its ranks make no progress")
+    seen = watch(f"silent:{group.key}", -_weight(look, group, parts), GROWTH_MIB, look.limits.hung_after_s, finding)
+    if look.ripe(seen.symptom):
+        return Judged(Health.HUNG, finding.says, (seen,))
+    return Judged(Health.LIVE, "its health question got no answer in time", (seen,))
+
+
+def _loading(look: Look, group: Group, parts: tuple[Part, ...], words: str) -> Judged:
+    stalls = look.limits.loading_stalls_s
+    weight = _weight(look, group, parts)
+    finding = hung_finding(group, f"{words}, and nothing of it has grown for {stalls:.0f} s")
+    seen = watch(f"loading:{group.key}", -weight, GROWTH_MIB, stalls, finding)
+    if look.ripe(seen.symptom):
+        return Judged(Health.HUNG, finding.says, (seen,))
+    young = min(age_s(p.process, look.uptime_s) for p in parts) < YOUNG_S
+    if look.moved(seen.symptom) or young:
+        return Judged(Health.STARTING, f"{words}; it holds {gib(weight)} so far", (seen,))
+    return Judged(Health.LIVE, words, (seen,))
+
+
+def _unasked(look: Look, group: Group, parts: tuple[Part, ...]) -> Judged:
+    """Nobody was asked. That it listens nowhere counts only where all its handles and the guest's ports were read."""
+    guest = look.guest
+    seen = guest is not None and guest.root and guest.complete and all(p.process.holds_known for p in parts)
+    own_network = any(container_of(p.process.cgroup) for p in parts)
+    listens = any(p.process.listens for p in parts)
+    if seen and not listens and not own_network and main_of(parts, {p.pid: p for p in look.processes}) is not None:
+        return _loading(look, group, parts, "it listens on no port")
+    return Judged(Health.LIVE, _CONTAINER_HELD if own_network else "its health was not asked")
+
+
+def _answered(group: Group, answer: ServerAnswer) -> Judged:
+    if answer.status != 200:
+        return Judged(Health.LIVE, f"HTTP {answer.status}")
+    if _dummy(group):
+        return Judged(Health.LIVE, "HTTP 200, as node ranks above 0 always say")
+    if answer.running == 0 and not answer.waiting:
+        return Judged(Health.HEALTHY, "idle, and its health question was answered with 200")
+    generated = "health_generate" in answer.url or answer.seconds >= 0.9
+    if group.engine == "sglang" and generated and answer.tokens is None:
+        return Judged(Health.HEALTHY, f"it generated a token for its health question in {answer.seconds:.1f} s")
+    return Judged(Health.LIVE, "HTTP 200, which alone proves nothing")
+
+
+def _dummy(group: Group) -> bool:
+    return (engines.number(group.launch, ("--node-rank",)) or 0) > 0
+
+
+def _weight(look: Look, group: Group, parts: tuple[Part, ...]) -> int:
+    """What grows while a server loads, MiB: its memory, its GPUs' memory, and what it has read and written."""
+    own = sum(p.process.rss_mib + p.process.shmem_mib + p.process.io_bytes // (1 << 20) for p in parts)
+    used = sum(g.used_mib.value for g in look.gpus if isinstance(g.used_mib, Known) and _on(group, g.uuid, g.bus_id))
+    return own + used
+
+
+def _on(group: Group, uuid: object, bus_id: str) -> bool:
+    return (uuid.value if isinstance(uuid, Known) else bus_id) in group.gpus

@@ -1,0 +1,186 @@
+"""What a signal may use: one look with its groups, what earlier looks left behind, and the limits. Nothing else.
+
+A signal gives findings, watches (symptoms with their say) and gaps; it decides nothing and remembers nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from recover.core.groups import Part, gpus_of, processes_of, uuid_of
+from recover.core.past import Past, ripe
+from recover.core.xids import DRIVER_LOADED, XidEvent, events
+from recover.model.gpu import Driver, Gpu
+from recover.model.guest import Guest
+from recover.model.ladder import Limits
+from recover.model.memory import KernelLine, Ram
+from recover.model.process import Group, Health, Process, ProcessId
+from recover.model.reading import Known
+from recover.model.snapshot import Baseline, Snapshot
+from recover.model.verdict import Finding, Scope, Symptom
+
+TICKS = 100  # USER_HZ: what /proc counts in, on every architecture that has these GPUs
+NEWS_S = 1800.0  # events up to this long before the first look may be why somebody called us
+BOOT_S = 600.0  # eight GPUs behind a slow start needed up to ten minutes (nvrc issue 159)
+GPU_TOLERANCE_MIB = 16  # idle figures of 0 to 14 MiB were seen on healthy cards
+MIG_TOLERANCE_MIB = 128  # an empty MIG instance shows about 11 MiB, seven fit on a card
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """A symptom. `worrying` False: it is only kept so that the next look can tell progress."""
+
+    symptom: Symptom
+    worrying: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Something that is not known. `matters`: without it nobody can call the machine healthy."""
+
+    says: str
+    matters: bool = True
+
+
+Sign = Finding | Watch | Gap
+Signs = Iterable[Sign]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """`baseline` is None where there is none or where it is stale; `parts` has the members of each group by key."""
+
+    snapshot: Snapshot
+    past: Past
+    limits: Limits
+    groups: tuple[Group, ...]
+    parts: Mapping[str, tuple[Part, ...]]
+    baseline: Baseline | None
+    watches: tuple[Watch, ...] = ()  # what judging the groups left to watch
+
+    @property
+    def guest(self) -> Guest | None:
+        return self.snapshot.guest if isinstance(self.snapshot.guest, Guest) else None
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        return gpus_of(self.snapshot)
+
+    @property
+    def processes(self) -> tuple[Process, ...]:
+        return processes_of(self.snapshot)
+
+    @property
+    def processes_known(self) -> bool:
+        return self.guest is not None and isinstance(self.guest.processes, Known)
+
+    @property
+    def driver(self) -> Driver | None:
+        guest = self.guest
+        return guest.driver.value if guest is not None and isinstance(guest.driver, Known) else None
+
+    @property
+    def ram(self) -> Ram | None:
+        guest = self.guest
+        return guest.ram.value if guest is not None and isinstance(guest.ram, Known) else None
+
+    @property
+    def uptime_s(self) -> float:
+        return self.guest.mark.uptime_s if self.guest is not None else 0.0
+
+    def ripens(self, least: float | None = None) -> float:
+        """How long without progress a symptom of a GPU or the driver waits: longer while the guest is still young."""
+        return max(self.limits.ripens_s if least is None else least, BOOT_S - self.uptime_s)
+
+    def ripe(self, symptom: Symptom) -> bool:
+        return ripe(self.past.anchors, symptom, self.snapshot.at)
+
+    def moved(self, symptom: Symptom) -> bool:
+        """Whether it made progress since the look before."""
+        before = self.past.anchors.get(symptom.key)
+        return before is not None and symptom.level <= before.level - symptom.quantum
+
+    def group_of(self, process: ProcessId) -> Group | None:
+        return next((g for g in self.groups if process in g.members), None)
+
+    def groups_on(self, uuid: str) -> tuple[Group, ...]:
+        return tuple(g for g in self.groups if uuid in g.gpus)
+
+    @property
+    def working(self) -> tuple[Group, ...]:
+        """Groups that rightly own what they hold."""
+        alive = {Health.HEALTHY, Health.STARTING, Health.LIVE}
+        return tuple(g for g in self.groups if g.health in alive and not g.protected)
+
+    @property
+    def broken(self) -> tuple[Group, ...]:
+        return tuple(g for g in self.groups if g.health in {Health.DEAD, Health.HUNG})
+
+    def idle_mib(self, gpu: Gpu) -> int:
+        """What may be used on a GPU on which nothing runs."""
+        mig = isinstance(gpu.mig, Known) and gpu.mig.value
+        tolerance = MIG_TOLERANCE_MIB if mig else GPU_TOLERANCE_MIB
+        if self.baseline is None:
+            return tolerance
+        saved = next((b.used_mib for b in self.baseline.gpus if b.uuid == uuid_of(gpu)), 0)
+        return max(saved, tolerance)
+
+    def listed(self, gpu: Gpu) -> tuple[Process, ...]:
+        """Living processes that the driver lists on a GPU."""
+        rows = {row.pid for row in gpu.processes.value} if isinstance(gpu.processes, Known) else set()
+        return tuple(p for p in self.processes if p.pid in rows)
+
+    def news(self) -> tuple[KernelLine, ...]:
+        """Kernel lines that may still mean something: of this boot and driver, recent, and not of our own making."""
+        guest = self.guest
+        if guest is None or not isinstance(guest.kernel, Known):
+            return ()
+        first = self.past.first if self.past.first is not None else guest.mark
+        since = first.uptime_s - NEWS_S if first.boot_id == guest.mark.boot_id else 0.0
+        loads = [line.usec for line in guest.kernel.value if DRIVER_LOADED.search(line.text)]
+        loaded = max(loads, default=-1)
+        return tuple(
+            line
+            for line in guest.kernel.value
+            if line.usec > loaded and line.usec / 1e6 >= since and not self._ours(line.usec / 1e6, guest.mark.boot_id)
+        )
+
+    def _ours(self, uptime_s: float, boot_id: str) -> bool:
+        return any(
+            span.boot_id == boot_id
+            and span.since_uptime_s <= uptime_s
+            and (span.until_uptime_s is None or uptime_s <= span.until_uptime_s)
+            for span in self.past.own_acts
+        )
+
+    def xids(self) -> tuple[XidEvent, ...]:
+        """Xids that are news, without those of GPUs that we have reset since."""
+        return tuple(e for e in events(self.news()) if not self._reset_since(e))
+
+    def _reset_since(self, event: XidEvent) -> bool:
+        guest = self.guest
+        return guest is not None and any(
+            span.boot_id == guest.mark.boot_id
+            and span.until_uptime_s is not None
+            and event.usec / 1e6 <= span.until_uptime_s
+            and event.bus_id in span.reset
+            for span in self.past.own_acts
+        )
+
+
+def age_s(process: Process, uptime_s: float) -> float:
+    return max(0.0, uptime_s - process.id.start / TICKS)
+
+
+def watch(key: str, level: int, quantum: int, ripens_s: float, finding: Finding) -> Watch:
+    return Watch(Symptom(key, level, quantum, ripens_s, finding))
+
+
+def gib(mib: int) -> str:
+    return f"{mib / 1024:.1f} GiB" if mib >= 1024 else f"{mib} MiB"
+
+
+def on_gpu(signal: str, gpu: Gpu, says: str, cure: Scope | None, *evidence: str) -> Finding:
+    """A finding on one GPU; its name stands in the sentence."""
+    return Finding(signal, f"GPU {gpu.index} ({gpu.bus_id}) {says}", cure, uuid_of(gpu), tuple(evidence))

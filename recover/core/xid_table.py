@@ -1,0 +1,228 @@
+# ruff: noqa: E501
+"""The Xids and SXids of NVIDIA's documents as data: one row a code, no logic.
+
+Codes, names and buckets are facts of NVIDIA's Xid catalogue (2025-09-30, as shipped in NVSentinel and gpud, Apache-2.0)
+and of nverror.h in open-gpu-kernel-modules 595.45.04 (MIT); notes and `effect` are this project's reading.
+SXids: classes of the Fabric Manager user guide (through gpud, Apache-2.0).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Xid:
+    """`bucket`: NVIDIA's action, "-" where none is published. `effect`: gpu (unusable until reset or more), app (only
+
+    the program dies), link (NVLink or fabric), vm (restart it), depends (context or text), no (informational),
+    legacy (a meaning only before Ampere).
+    """
+
+    code: int
+    name: str
+    bucket: str
+    effect: str
+    note: str
+
+
+# fmt: off
+_ROWS = (
+    Xid(8, "ROBUST_CHANNEL_FIFO_ERROR_IDLE_TIMEOUT", "RESTART_APP", "app", "channel made no progress; the owning process is killed, GPU stays usable"),
+    Xid(11, "ROBUST_CHANNEL_GR_ERROR_MISSING_HW", "RESTART_APP", "app", "bad command stream from user space; restart the program"),
+    Xid(13, "ROBUST_CHANNEL_GR_EXCEPTION / ROBUST_CHANNEL_GR_ERROR_SW_NOTIFY", "RESTART_APP", "app", "shader/SM exception (out-of-range access, bad instruction); suspect hardware only if the same GPC/TPC repeats under different programs"),
+    Xid(14, "ROBUST_CHANNEL_FAKE_ERROR", "IGNORE", "no", "synthetic error injected for tests"),
+    Xid(25, "ROBUST_CHANNEL_GR_ILLEGAL_NOTIFY", "RESTART_APP", "app", "illegal command stream; restart the program"),
+    Xid(31, "ROBUST_CHANNEL_FIFO_ERROR_MMU_ERR_FLT", "RESTART_APP", "app", "GPU page fault; nearly always a program bug, hardware only if one GPU repeats it with known-good code"),
+    Xid(32, "ROBUST_CHANNEL_PBDMA_ERROR", "RESTART_APP", "app", "host DMA engine saw a corrupt push buffer; can also point at a poor PCIe link"),
+    Xid(37, "ROBUST_CHANNEL_FECS_ERR_UNIMP_FIRMWARE_METHOD", "IGNORE", "no", "context-switch firmware got a method it does not know"),
+    Xid(38, "ROBUST_CHANNEL_FECS_ERR_WATCHDOG_TIMEOUT", "IGNORE", "no", "context-switch firmware watchdog expired; older tools treat it as reboot-worthy"),
+    Xid(39, "ROBUST_CHANNEL_CE0_ERROR", "RESTART_APP", "app", "copy engine 0 fault; restart the program"),
+    Xid(40, "ROBUST_CHANNEL_CE1_ERROR", "RESTART_APP", "app", "copy engine 1 fault; restart the program"),
+    Xid(41, "ROBUST_CHANNEL_CE2_ERROR", "RESTART_APP", "app", "copy engine 2 fault; restart the program"),
+    Xid(43, "ROBUST_CHANNEL_RESETCHANNEL_VERIF_ERROR", "IGNORE", "no", "one program hit a software fault and was torn down; the GPU itself is healthy"),
+    Xid(44, "ROBUST_CHANNEL_GR_FAULT_DURING_CTXSW", "IGNORE", "no", "fault while switching graphics contexts"),
+    Xid(45, "ROBUST_CHANNEL_PREEMPTIVE_REMOVAL", "WORKFLOW_XID_45", "depends", 'channels torn down after an earlier error or a kill/reset; follow the other Xid, alone on NVSwitch systems the bucket says restart fabric manager. R595 appends "caused by previous Xid N"'),
+    Xid(46, "ROBUST_CHANNEL_GPU_TIMEOUT_ERROR", "RESET_GPU", "gpu", "engine stopped and could not be recovered; reset"),
+    Xid(48, "ROBUST_CHANNEL_GPU_ECC_DBE", "WORKFLOW_XID_48", "gpu", "uncorrectable (double-bit) ECC error; alone: reset, with 63/64: drain then reset; SRAM unit plus exceeded threshold flag: replace"),
+    Xid(54, "SILENT_RUNNING_PWR_REDUCED_CLOCKING", "CHECK_MECHANICALS", "gpu", "board is missing auxiliary power; check cabling"),
+    Xid(60, "ROBUST_CHANNEL_SEC2_ERROR", "RESTART_APP", "app", "SEC2/video engine fault; restart the program"),
+    Xid(62, "PMU_HALT_ERROR", "RESET_GPU", "gpu", "power-management controller halted; reset"),
+    Xid(63, "INFOROM_DRAM_RETIREMENT_EVENT", "IGNORE", "no", "row remap (Ampere+) or page retirement (older) recorded; takes effect at the next reset/driver reload"),
+    Xid(64, "INFOROM_DRAM_RETIREMENT_FAILURE", "RESET_GPU", "gpu", "row remap or page retirement could not be recorded; a reset only hides it: isolate the GPU, a person decides"),
+    Xid(66, "ROBUST_CHANNEL_FECS_ERR_REG_ACCESS_VIOLATION", "IGNORE", "no", "firmware blocked a register access by the driver"),
+    Xid(67, "ROBUST_CHANNEL_FECS_ERR_VERIF_VIOLATION", "IGNORE", "no", "firmware verification violation"),
+    Xid(68, "ROBUST_CHANNEL_NVDEC0_ERROR", "RESTART_APP", "app", "video decoder 0 fault; restart the program"),
+    Xid(69, "ROBUST_CHANNEL_GR_CLASS_ERROR", "RESTART_APP", "app", "graphics class error; restart the program"),
+    Xid(70, "ROBUST_CHANNEL_CE3_ERROR", "RESTART_APP", "app", "copy engine 3 fault; restart the program"),
+    Xid(71, "ROBUST_CHANNEL_CE4_ERROR", "RESTART_APP", "app", "copy engine 4 fault; restart the program"),
+    Xid(72, "ROBUST_CHANNEL_CE5_ERROR", "RESTART_APP", "app", "copy engine 5 fault; restart the program"),
+    Xid(74, "NVLINK_ERROR", "WORKFLOW_NVLINK_ERR", "link", "NVLink (Hopper and older) fault; seven hex words in the line must be decoded; a dead peer GPU also causes it; reset clears it"),
+    Xid(75, "ROBUST_CHANNEL_CE6_ERROR", "RESTART_APP", "app", "copy engine 6 fault; restart the program"),
+    Xid(76, "ROBUST_CHANNEL_CE7_ERROR", "RESTART_APP", "app", "copy engine 7 fault; restart the program"),
+    Xid(77, "ROBUST_CHANNEL_CE8_ERROR", "RESTART_APP", "app", "copy engine 8 fault; restart the program"),
+    Xid(78, "VGPU_START_ERROR", "UPDATE_SWFW", "app", "vGPU could not start: guest/host driver mismatch or unsupported type"),
+    Xid(79, "ROBUST_CHANNEL_GPU_HAS_FALLEN_OFF_THE_BUS", "RESTART_BM", "gpu", "device no longer answers on PCIe; needs bus/power-level recovery of the host slot (FLR/SBR or node restart), in-guest reset cannot help"),
+    Xid(80, "PBDMA_PUSHBUFFER_CRC_MISMATCH", "RESTART_APP", "app", "push buffer checksum mismatch; restart the program"),
+    Xid(82, "ROBUST_CHANNEL_NVJPG0_ERROR", "RESTART_APP", "app", "JPEG engine 0 fault"),
+    Xid(83, "ROBUST_CHANNEL_NVDEC1_ERROR", "RESTART_APP", "app", "video decoder 1 fault"),
+    Xid(84, "ROBUST_CHANNEL_NVDEC2_ERROR", "RESTART_APP", "app", "video decoder 2 fault"),
+    Xid(85, "ROBUST_CHANNEL_CE9_ERROR", "RESTART_APP", "app", "copy engine 9 fault; restart the program"),
+    Xid(86, "ROBUST_CHANNEL_OFA0_ERROR", "RESTART_APP", "app", "optical-flow engine fault"),
+    Xid(88, "ROBUST_CHANNEL_NVDEC3_ERROR", "RESTART_APP", "app", "video decoder 3 fault"),
+    Xid(89, "ROBUST_CHANNEL_NVDEC4_ERROR", "RESTART_APP", "app", "video decoder 4 fault"),
+    Xid(92, "EXCESSIVE_SBE_INTERRUPTS", "IGNORE", "no", "corrected ECC errors arriving at a high rate; watch"),
+    Xid(93, "INFOROM_ERASE_LIMIT_EXCEEDED", "IGNORE", "no", "InfoROM write budget used up (A100 only); no effect on compute"),
+    Xid(94, "ROBUST_CHANNEL_CONTAINED_ERROR", "RESTART_APP", "app", "uncorrectable memory error confined to one program; others continue, reset when convenient"),
+    Xid(95, "ROBUST_CHANNEL_UNCONTAINED_ERROR", "RESET_GPU", "gpu", "uncorrectable memory error not confined; every program affected, reset before reuse"),
+    Xid(96, "ROBUST_CHANNEL_NVDEC5_ERROR", "RESTART_APP", "app", "video decoder 5 fault"),
+    Xid(97, "ROBUST_CHANNEL_NVDEC6_ERROR", "RESTART_APP", "app", "video decoder 6 fault"),
+    Xid(98, "ROBUST_CHANNEL_NVDEC7_ERROR", "RESTART_APP", "app", "video decoder 7 fault"),
+    Xid(99, "ROBUST_CHANNEL_NVJPG1_ERROR", "RESTART_APP", "app", "JPEG engine 1 fault"),
+    Xid(100, "ROBUST_CHANNEL_NVJPG2_ERROR", "RESTART_APP", "app", "JPEG engine 2 fault"),
+    Xid(101, "ROBUST_CHANNEL_NVJPG3_ERROR", "RESTART_APP", "app", "JPEG engine 3 fault"),
+    Xid(102, "ROBUST_CHANNEL_NVJPG4_ERROR", "RESTART_APP", "app", "JPEG engine 4 fault"),
+    Xid(103, "ROBUST_CHANNEL_NVJPG5_ERROR", "RESTART_APP", "app", "JPEG engine 5 fault"),
+    Xid(104, "ROBUST_CHANNEL_NVJPG6_ERROR", "RESTART_APP", "app", "JPEG engine 6 fault"),
+    Xid(105, "ROBUST_CHANNEL_NVJPG7_ERROR", "RESTART_APP", "app", "JPEG engine 7 fault"),
+    Xid(106, "SMBPBI_TEST_MESSAGE", "IGNORE", "no", "out-of-band management test message"),
+    Xid(107, "SMBPBI_TEST_MESSAGE_SILENT", "IGNORE", "no", "out-of-band management test message"),
+    Xid(108, "NVLINK_REMOTE_TRANSLATION_ERROR", "IGNORE", "no", "peer reported a bad NVLink translation; see 137"),
+    Xid(109, "ROBUST_CHANNEL_CTXSW_TIMEOUT_ERROR", "RESET_GPU", "gpu", "context switch timed out; reset"),
+    Xid(110, "SEC_FAULT_ERROR", "RESET_GPU", "gpu", "security fault; undo recent hardware changes and cold start"),
+    Xid(119, "GSP_RPC_TIMEOUT", "RESET_GPU", "gpu", "GSP firmware did not answer an RPC (6 s per call on current Linux drivers, 45 s on R515-R525 logs); NVML and nvidia-smi stall on this GPU; reset"),
+    Xid(120, "GSP_ERROR", "RESET_GPU", "gpu", "GSP firmware crashed; usually followed by 119; reset"),
+    Xid(121, "C2C_ERROR", "IGNORE", "no", "corrected errors on the link to a Grace CPU; retrain at a convenient reset"),
+    Xid(126, "ROBUST_CHANNEL_CE10_ERROR", "RESTART_APP", "app", "copy engine 10 fault; restart the program"),
+    Xid(127, "ROBUST_CHANNEL_CE11_ERROR", "RESTART_APP", "app", "copy engine 11 fault; restart the program"),
+    Xid(128, "ROBUST_CHANNEL_CE12_ERROR", "RESTART_APP", "app", "copy engine 12 fault; restart the program"),
+    Xid(129, "ROBUST_CHANNEL_CE13_ERROR", "RESTART_APP", "app", "copy engine 13 fault; restart the program"),
+    Xid(130, "ROBUST_CHANNEL_CE14_ERROR", "RESTART_APP", "app", "copy engine 14 fault; restart the program"),
+    Xid(131, "ROBUST_CHANNEL_CE15_ERROR", "RESTART_APP", "app", "copy engine 15 fault; restart the program"),
+    Xid(132, "ROBUST_CHANNEL_CE16_ERROR", "RESTART_APP", "app", "copy engine 16 fault; restart the program"),
+    Xid(133, "ROBUST_CHANNEL_CE17_ERROR", "RESTART_APP", "app", "copy engine 17 fault; restart the program"),
+    Xid(134, "ROBUST_CHANNEL_CE18_ERROR", "RESTART_APP", "app", "copy engine 18 fault; restart the program"),
+    Xid(135, "ROBUST_CHANNEL_CE19_ERROR", "RESTART_APP", "app", "copy engine 19 fault; restart the program"),
+    Xid(136, "ALI_TRAINING_FAIL", "RESET_GPU", "gpu", "NVLink training failed (Hopper); reset, then check the link"),
+    Xid(137, "NVLINK_PRIV_ERR", "IGNORE", "app", "illegal peer-to-peer access over NVLink; program bug"),
+    Xid(139, "ROBUST_CHANNEL_OFA1_ERROR", "RESTART_APP", "app", "second optical-flow engine fault"),
+    Xid(140, "UNRECOVERABLE_ECC_ERROR_ESCAPE", "RESET_GPU", "gpu", "uncorrectable memory error escaped page retirement/row remap; reset"),
+    Xid(141, "ROBUST_CHANNEL_FAST_PATH_ERROR", "IGNORE", "no", "CUDA fast path error"),
+    Xid(142, "ROBUST_CHANNEL_NVENC3_ERROR", "CONTACT_SUPPORT", "app", "video encoder 3 fault"),
+    Xid(143, "GPU_INIT_ERROR", "RESET_GPU", "gpu", "GPU failed to initialise; reset"),
+    Xid(144, "NVLINK_SAW_ERROR", "WORKFLOW_NVLINK5_ERR", "depends", "NVLink5 SAW unit; severity word (Fatal/Nonfatal) is in the line, exact action from IntrInfo + error status"),
+    Xid(145, "NVLINK_RLW_ERROR", "WORKFLOW_NVLINK5_ERR", "depends", "NVLink5 RLW unit; severity word (Fatal/Nonfatal) is in the line, exact action from IntrInfo + error status"),
+    Xid(146, "NVLINK_TLW_ERROR", "WORKFLOW_NVLINK5_ERR", "depends", "NVLink5 TLW unit; severity word (Fatal/Nonfatal) is in the line, exact action from IntrInfo + error status"),
+    Xid(147, "NVLINK_TREX_ERROR", "WORKFLOW_NVLINK5_ERR", "depends", "NVLink5 TREX unit; no catalogue row is fatal; severity word (Fatal/Nonfatal) is in the line, exact action from IntrInfo + error status"),
+    Xid(148, "NVLINK_NVLPW_CTRL_ERROR", "WORKFLOW_NVLINK5_ERR", "depends", "NVLink5 NVLPW control; no catalogue row is fatal; severity word (Fatal/Nonfatal) is in the line, exact action from IntrInfo + error status"),
+    Xid(149, "NVLINK_NETIR_ERROR", "WORKFLOW_NVLINK5_ERR", "depends", "NVLink5 NETIR unit: link down/bit error/firmware event; most link-down rows ask for a reset; severity word (Fatal/Nonfatal) is in the line, exact action from IntrInfo + error status"),
+    Xid(150, "NVLINK_MSE_ERROR", "WORKFLOW_NVLINK5_ERR", "gpu", "NVLink5 management controller watchdog; both catalogue rows are fatal; severity word (Fatal/Nonfatal) is in the line, exact action from IntrInfo + error status"),
+    Xid(151, "ROBUST_CHANNEL_KEY_ROTATION_ERROR", "RESTART_VM", "vm", "confidential-computing session key rotation failed; restart the VM"),
+    Xid(152, "ROBUST_CHANNEL_DLA_SMMU_ERROR", "IGNORE", "no", "deep-learning accelerator SMMU error (SoC)"),
+    Xid(153, "ROBUST_CHANNEL_DLA_TIMEOUT", "IGNORE", "no", "deep-learning accelerator timeout (SoC)"),
+    Xid(154, "GPU_RECOVERY_ACTION_CHANGED", "XID_154", "depends", "not a fault: announces the driver's own verdict; act on the text after 'to'"),
+    Xid(155, "NVLINK_SW_DEFINED_ERROR", "RESET_GPU", "gpu", "link taken down on purpose by software; if not expected, reset"),
+    Xid(156, "RESOURCE_RETIREMENT_EVENT", "RESET_GPU", "gpu", "a resource was retired; reset to apply"),
+    Xid(157, "RESOURCE_RETIREMENT_FAILURE", "IGNORE", "no", "a resource could not be retired (no spares); may recur"),
+    Xid(158, "GPU_FATAL_TIMEOUT", "RESET_GPU", "gpu", "GPU-wide fatal timeout; reset"),
+    Xid(159, "ROBUST_CHANNEL_CHI_NON_DATA_ERROR", "CHECK_UVM", "depends", "non-data error on a C2C link; reset only when UVM or vGPU is in use, else ignore"),
+    Xid(160, "CHANNEL_RETIREMENT_EVENT", "IGNORE", "no", "HBM channel retired/repaired"),
+    Xid(161, "CHANNEL_RETIREMENT_FAILURE", "IGNORE", "no", "HBM channel could not be retired"),
+    Xid(162, "PSHC_REENGAGED", "-", "no", "power-smoothing circuit active again"),
+    Xid(163, "PSHC_DISENGAGED", "-", "no", "power-smoothing circuit switched off; reload driver or reset to bring it back"),
+    Xid(164, "PSHC_LOW_LIFETIME", "-", "no", "power-smoothing circuit near end of life"),
+    Xid(165, "PSHC_ZERO_LIFETIME", "-", "no", "power-smoothing circuit worn out"),
+    Xid(166, "NVLINK_SECURE_CRYPTO_ERR", "-", "link", "confidential-computing NVLink traffic before encryption was set up"),
+    Xid(167, "PCIE_FATAL_TIMEOUT", "-", "gpu", "fatal PCIe timeout; no bucket published, treat like 79/158"),
+    Xid(168, "REDUCED_GPU_MEMORY_CAPACITY", "-", "depends", "errors in the write-protected region with ECC off; enable ECC or boot again"),
+    Xid(169, "SEC2_HALT_ERROR", "-", "gpu", "SEC2 micro-controller halted; no bucket published, treat as reset"),
+    Xid(170, "NVLINK_SECURE_OTHER", "-", "link", "other confidential-computing NVLink interrupt"),
+    Xid(171, "UNCORRECTABLE_DRAM_ERROR", "-", "gpu", "qualifier of 48: the error was in DRAM"),
+    Xid(172, "UNCORRECTABLE_SRAM_ERROR", "-", "gpu", "qualifier of 48: the error was in SRAM"),
+    Xid(173, "C2C_FATAL_LINK_FAILURE", "-", "gpu", "fatal failure of the link to the CPU; in driver header R595, not in the catalogue"),
+    Xid(174, "ROBUST_CHANNEL_RESETCHANNEL_KILL_PROCESS_SILENT", "-", "app", "a process was killed by a channel reset; in driver header R595, not in the catalogue"),
+    Xid(175, "MEMORY_SUBSYSTEM_ERROR", "-", "gpu", "GSP timed out because the memory system is stuck; driver marks the GPU for reset (R595); not in the catalogue"),
+    Xid(176, "PCIE_CORRECTABLE_ERROR_FAULT", "-", "no", "corrected PCIe errors; in driver header R595, not in the catalogue"),
+)
+
+# Unused or reserved since Ampere: known by name only, never a fault by themselves.
+_LEGACY = {
+    1: "ROBUST_CHANNEL_FIFO_ERROR_FIFO_METHOD",
+    2: "ROBUST_CHANNEL_FIFO_ERROR_SW_METHOD",
+    3: "ROBUST_CHANNEL_FIFO_ERROR_UNK_METHOD",
+    4: "ROBUST_CHANNEL_FIFO_ERROR_CHANNEL_BUSY",
+    5: "ROBUST_CHANNEL_FIFO_ERROR_RUNOUT_OVERFLOW",
+    6: "ROBUST_CHANNEL_FIFO_ERROR_PARSE_ERR",
+    7: "ROBUST_CHANNEL_FIFO_ERROR_PTE_ERR",
+    9: "ROBUST_CHANNEL_GR_ERROR_INSTANCE",
+    10: "ROBUST_CHANNEL_GR_ERROR_SINGLE_STEP",
+    12: "ROBUST_CHANNEL_GR_ERROR_SW_METHOD",
+    15: "ROBUST_CHANNEL_SCANLINE_TIMEOUT",
+    16: "ROBUST_CHANNEL_VBLANK_CALLBACK_TIMEOUT",
+    17: "ROBUST_CHANNEL_PARAMETER_ERROR",
+    18: "ROBUST_CHANNEL_BUS_MASTER_TIMEOUT_ERROR",
+    19: "ROBUST_CHANNEL_DISP_MISSED_NOTIFIER",
+    20: "ROBUST_CHANNEL_MPEG_ERROR_SW_METHOD",
+    21: "ROBUST_CHANNEL_ME_ERROR_SW_METHOD",
+    22: "ROBUST_CHANNEL_VP_ERROR_SW_METHOD",
+    23: "ROBUST_CHANNEL_RC_LOGGING_ENABLED",
+    24: "ROBUST_CHANNEL_GR_SEMAPHORE_TIMEOUT",
+    26: "ROBUST_CHANNEL_FIFO_ERROR_FBISTATE_TIMEOUT",
+    27: "ROBUST_CHANNEL_VP_ERROR",
+    28: "ROBUST_CHANNEL_VP2_ERROR",
+    29: "ROBUST_CHANNEL_BSP_ERROR",
+    30: "ROBUST_CHANNEL_BAD_ADDR_ACCESS",
+    33: "ROBUST_CHANNEL_SEC_ERROR",
+    34: "ROBUST_CHANNEL_MSVLD_ERROR",
+    35: "ROBUST_CHANNEL_MSPDEC_ERROR",
+    36: "ROBUST_CHANNEL_MSPPP_ERROR",
+    42: "ROBUST_CHANNEL_VIC_ERROR",
+    47: "ROBUST_CHANNEL_NVENC0_ERROR",
+    49: "SILENT_RUNNING_CONSTANT_LEVEL_SET_BY_REGISTRY",
+    50: "SILENT_RUNNING_LEVEL_TRANSITION_DUE_TO_RC_ERROR",
+    51: "SILENT_RUNNING_STRESS_TEST_FAILURE",
+    52: "SILENT_RUNNING_LEVEL_TRANS_DUE_TO_TEMP_RISE",
+    53: "SILENT_RUNNING_TEMP_REDUCED_CLOCKING",
+    55: "SILENT_RUNNING_TEMPERATURE_READ_ERROR",
+    56: "DISPLAY_CHANNEL_EXCEPTION",
+    57: "FB_LINK_TRAINING_FAILURE_ERROR",
+    58: "FB_MEMORY_ERROR",
+    59: "PMU_ERROR",
+    61: "PMU_BREAKPOINT",
+    65: "ROBUST_CHANNEL_NVENC1_ERROR",
+    73: "ROBUST_CHANNEL_NVENC2_ERROR",
+    81: "ROBUST_CHANNEL_VGA_SUBSYSTEM_ERROR",
+    87: "NVTELEMETRY_DRIVER_REPORT",
+    90: "LTC_ERROR",
+    91: "RESERVED_XID",
+    111: "BUNDLE_ERROR_EVENT",
+    112: "DISP_SUPERVISOR_ERROR",
+    113: "DP_LT_FAILURE",
+    114: "HEAD_RG_UNDERFLOW",
+    115: "CORE_CHANNEL_REGS",
+    116: "WINDOW_CHANNEL_REGS",
+    117: "CURSOR_CHANNEL_REGS",
+    118: "HEAD_REGS",
+    122: "SPI_PMU_RPC_READ_FAIL",
+    123: "SPI_PMU_RPC_WRITE_FAIL",
+    124: "SPI_PMU_RPC_ERASE_FAIL",
+    125: "INFOROM_FS_ERROR",
+    138: "ROBUST_CHANNEL_DLA_ERROR",
+}
+
+XIDS: dict[int, Xid] = {
+    **{code: Xid(code, name, "CONTACT_SUPPORT", "legacy", "unused since Ampere") for code, name in _LEGACY.items()},
+    **{row.code: row for row in _ROWS},
+}
+
+# SXids by what the guide asks; the others that it knows are corrected or only for watching.
+SXID_RESTART_VM = frozenset((
+    11001, 11004, 11009, 11013, 11018, 11019, 11020, 12001, 12002, 12022, 12024, 12025, 12026, 12027, 12030, 12031,
+    12032, 14017, 15001, 15006, 15009, 15010, 15012, 15013, 19047, 19048, 19054, 19056, 19058, 19060, 19061, 19063,
+    19064, 19066, 19067, 19069, 19070, 20034, 22012, 24004, 24005, 24006, 24007,
+))
+SXID_RESET_FABRIC = frozenset((
+    12020, 22003, 22011, 23001, 23002, 23003, 23004, 23005, 23006, 23007, 23008, 23009, 23010, 23011, 23012, 23013,
+    23014, 23015, 23016, 23017,
+))
+# fmt: on
