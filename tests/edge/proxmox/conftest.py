@@ -23,6 +23,12 @@ def settings(url: str, **change: Any) -> ClusterSettings:
     return ClusterSettings(**given)
 
 
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy set in the environment is the user's wish in production and in the way on loopback."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,::1")
+
+
 @pytest.fixture
 def pve(fakepve: Any) -> Iterator[Any]:
     fakepve.apitokens[TOKEN] = SECRET
@@ -62,8 +68,8 @@ class Lab(PveServer):
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.clients.close()
         super().__exit__(*error)
+        self.clients.close()
 
 
 @pytest.fixture
