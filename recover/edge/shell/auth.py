@@ -1,4 +1,4 @@
-"""Logging in is by key only: what is configured, certified first, an agent's copy before a locked file; never a prompt."""
+"""Login is by key only: what is configured, certificates first, an agent's copy for a locked file; never a prompt."""
 
 from __future__ import annotations
 
@@ -72,20 +72,23 @@ def _accepted(transport: Transport, hop: Hop, near: Limit, limit: Limit, key: An
             raise out_of_time(hop.where, Stage.AUTH.value) from None
         if near.over:
             raise ShellError(Failure.TIMEOUT, f"{hop.where}: gave no answer to the login") from None
-        if isinstance(error, paramiko.AuthenticationException) and transport.is_active():
+        if not transport.is_active():
+            raise _hung_up(transport, hop) from None
+        if isinstance(error, paramiko.AuthenticationException):
             return False
-        if _too_many(error):
-            raise ShellError(
-                Failure.AUTH, f"{hop.where}: closed after too many keys; name one with identity_file or IdentitiesOnly"
-            ) from None
         raise translate(error, Stage.AUTH, hop.where) from None
     if further:
         raise ShellError(Failure.AUTH, f"{hop.where}: the key is right, but it also wants {', '.join(further)}")
     return True
 
 
-def _too_many(error: Exception) -> bool:
-    return "too many authentication failures" in str(error).lower()
+def _hung_up(transport: Transport, hop: Hop) -> ShellError:
+    """The library calls every end of a connection a failed login; only a goodbye makes it one."""
+    if not transport.farewell:
+        return translate(EOFError(), Stage.AUTH, hop.where)
+    many = "too many authentication failures" in transport.farewell.lower()
+    fix = "; name the right key by identity_file, or set IdentitiesOnly" if many else ""
+    return ShellError(Failure.AUTH, f"{hop.where}: closed the login: {transport.farewell}{fix}")
 
 
 def _candidates(hop: Hop, agent: _Agent | None, notes: _Notes) -> Iterator[tuple[str, Any]]:

@@ -34,7 +34,7 @@ def wanted(known: KnownHosts, asked: Asked, able: tuple[str, ...]) -> tuple[str,
     plain = [name for line in lines for name in _ALGORITHMS.get(line.key_type, (line.key_type,)) if name in able]
     ours = list(dict.fromkeys([*plain, *able]))
     certified = [name + CERT for name in ours] if known.of(Mark.AUTHORITY, asked.name, asked.port) else []
-    return tuple([*certified, *ours])
+    return (*certified, *ours)
 
 
 def judge(known: KnownHosts, asked: Asked, shown: bytes) -> None:
@@ -51,8 +51,8 @@ def judge(known: KnownHosts, asked: Asked, shown: bytes) -> None:
             return
         raise ShellError(
             Failure.UNKNOWN_KEY,
-            f"{asked.name}: its host certificate {cert.key_id!r}, by the authority of {line.source}, can't be accepted: "
-            f"{fault}. Renew it on the machine.",
+            f"{asked.name}: its host certificate {cert.key_id!r}, by the authority of {line.source}, "
+            f"can't be accepted: {fault}. Renew it on the machine.",
         )
     _judge_plain(known, asked, plain, cert)
 
@@ -86,8 +86,8 @@ def _judge_plain(known: KnownHosts, asked: Asked, plain: bytes, cert: _Certifica
     raise ShellError(
         Failure.CHANGED_KEY,
         f"{listed_as}: the host key is now {seen}, but {differs.source} says {differs.key_type} "
-        f"{fingerprint(differs.blob)}. Either the machine got new keys, or another machine answers. If you know that it "
-        f"got new keys: ssh-keygen -R {shlex.quote(listed_as)} -f {shlex.quote(differs.source.rsplit(':', 1)[0])}; "
+        f"{fingerprint(differs.blob)}. Either the machine got new keys, or another machine answers. If you know that "
+        f"it got new keys: ssh-keygen -R {shlex.quote(listed_as)} -f {shlex.quote(differs.source.rsplit(':', 1)[0])}; "
         f"then {_scan(asked, plain, files)}",
     )
 
@@ -121,7 +121,8 @@ class _Certificate:
             self._cert = cert
             self.plain, self.authority, self.signed_with = _parts(blob)
         except Exception as error:  # a stranger's bytes; whatever is wrong with them, they are refused
-            raise ShellError(Failure.UNKNOWN_KEY, f"the host showed a certificate that can't be read: {error}") from None
+            detail = f"the host showed a certificate that can't be read: {error}"
+            raise ShellError(Failure.UNKNOWN_KEY, detail) from None
         self.key_id = cert.key_id.decode("utf-8", "replace")
 
     def fault(self, name: str) -> str | None:

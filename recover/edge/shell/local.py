@@ -1,4 +1,4 @@
-"""The same door on this machine: a child in its own session, ended by its own identity, never waited for without end."""
+"""The same door on this machine: a child in its own session, ended by its identity, never waited for without end."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _drain(key: selectors.SelectorKey, selector: selectors.BaseSelector) -> bool
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End the session that we started if it still runs. A child that can't die (state D) is abandoned, not waited for."""
+    """End the session that we started if it still runs. A child that can't die (state D) is abandoned."""
     if child.returncode is None:
         # The number is safe: the child is ours and not reaped, so neither its pid nor its group can be another's.
         with contextlib.suppress(ProcessLookupError, PermissionError):

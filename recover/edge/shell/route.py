@@ -166,8 +166,10 @@ def _read(path: str) -> Any:
     import paramiko
 
     class Config(paramiko.SSHConfig):
-        # Only what selects the host is expanded by the parser; for the rest it would use the file's port and user.
-        TOKENS_BY_CONFIG_KEY = {"hostname": ["%h"], "match-exec": ["%h", "%n", "%p", "%r", "%u"]}
+        def __init__(self) -> None:
+            super().__init__()
+            # Only what selects the host is expanded by the parser; for the rest it would use the file's port and user.
+            self.TOKENS_BY_CONFIG_KEY = {"hostname": ["%h"], "match-exec": ["%h", "%n", "%p", "%r", "%u"]}
 
     file = Path(path).expanduser()
     try:

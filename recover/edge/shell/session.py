@@ -17,6 +17,7 @@ from recover.edge.shell.transport import signal_number
 from recover.model.contact import Broken, Failure, Ran
 
 _CHUNK = 32768
+_REMEMBERED = 1024 * 1024  # of what is said before root: a lecture, warnings, prompts
 
 
 class Root:
@@ -48,6 +49,7 @@ class Root:
         if self.open:
             return data, b""
         self._err += data
+        del self._err[: -_REMEMBERED]
         if self._mark in self._err:
             self.open = True
             _, _, rest = self._err.partition(self._mark)

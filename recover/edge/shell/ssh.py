@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from recover.edge.shell.clock import Limit, out_of_time
+from recover.edge.shell.clock import Limit, bounded, out_of_time
 from recover.edge.shell.failures import ShellError, Stage, translate
 from recover.edge.shell.port import CAP
-from recover.edge.shell.route import plan
+from recover.edge.shell.route import Hop, plan
 from recover.edge.shell.settings import SshSettings
 from recover.model.contact import Broken, Failure, Ran
 
@@ -32,15 +32,21 @@ class SshShell:
         self._chain: list[Transport] = []
         self._where: str | None = None
         self._lock = threading.Lock()
+        self._connecting = threading.Lock()
 
     @property
     def where(self) -> str:
         if self._where is None:
             try:
-                self._where = plan(self._settings)[-1].where
+                self._where = self._plan(Limit.after(5.0))[-1].where
             except ShellError:
                 return self._settings.host
         return self._where
+
+    def _plan(self, limit: Limit) -> tuple[Hop, ...]:
+        """In a thread, for `Match exec` in the ssh configuration runs what it likes, for as long as it likes."""
+        host = self._settings.host
+        return bounded(lambda: plan(self._settings), limit, lambda: out_of_time(host, Stage.SETUP.value))
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", deadline: float, cap: int = CAP) -> Ran | Broken:
         began = time.monotonic()
@@ -92,17 +98,22 @@ class SshShell:
         return outcome
 
     def _ready(self, limit: Limit) -> tuple[Transport, bool]:
-        """A connection that stands, and whether it stood before."""
+        """A connection that stands, and whether it stood before. Of several callers one connects, the others wait."""
         from recover.edge.shell.chain import build
 
-        with self._lock:
-            if self._chain and all(transport.is_authenticated() for transport in self._chain):
-                return self._chain[-1], True
-        self.forget()
-        chain = build(plan(self._settings), self._settings, limit)
-        with self._lock:
-            self._chain = chain
-        return chain[-1], False
+        if not self._connecting.acquire(timeout=limit.left):
+            raise out_of_time(self._settings.host, "another command of ours was connecting")
+        try:
+            with self._lock:
+                if self._chain and all(transport.is_authenticated() for transport in self._chain):
+                    return self._chain[-1], True
+            self.forget()
+            chain = build(self._plan(limit), self._settings, limit)
+            with self._lock:
+                self._chain = chain
+            return chain[-1], False
+        finally:
+            self._connecting.release()
 
     def _run(self, argv: Sequence[str], stdin: bytes, cap: int, limit: Limit, began: float) -> Ran | Broken:
         from recover.edge.shell.session import Root, Session
@@ -125,6 +136,8 @@ class SshShell:
 
     def _channel(self, limit: Limit, where: str) -> Any:
         """A new channel. One that can't be had on an old connection is asked for on a new one: nothing was sent yet."""
+        from paramiko import ChannelException
+
         transport, reused = self._ready(limit)
         while True:
             patience = min(15.0, limit.left / 2) if reused else limit.left
@@ -132,6 +145,8 @@ class SshShell:
                 with self._cut_at(patience + _GRACE):
                     return transport.open_session(timeout=patience)
             except Exception as error:  # as above
+                if isinstance(error, ChannelException):  # answered: others may be using this connection, keep it
+                    raise translate(error, Stage.OPEN, where) from None
                 self.forget()
                 if limit.over:
                     raise out_of_time(where, Stage.OPEN.value) from None

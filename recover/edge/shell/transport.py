@@ -53,6 +53,7 @@ class Transport(paramiko.Transport):
         self.wire = wire
         self.died_silent = False
         self.open_refusal = ""
+        self.farewell = ""
 
     @property
     def preferred_keys(self) -> tuple[str, ...]:
@@ -65,6 +66,12 @@ class Transport(paramiko.Transport):
         self.open_refusal = m.get_text()
         m.rewind()
         super()._parse_channel_open_failure(m)  # type: ignore[misc]
+
+    def _parse_disconnect(self, m: Any) -> None:
+        m.get_int()
+        self.farewell = m.get_text()
+        m.rewind()
+        super()._parse_disconnect(m)  # type: ignore[misc]
 
     def feel_pulse(self, every: float, silence: float) -> None:
         """Ask the peer for a sign of life; one that gives none for `silence` is gone, whatever TCP believes.

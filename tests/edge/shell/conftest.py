@@ -6,6 +6,7 @@ Others may use it: `sshd_in(folder, **options)` starts one, `Sshd` tells where i
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -56,10 +57,14 @@ class Sshd:
         return f"[{HERE}]:{self.port}"
 
     def settings(self, **changes: Any) -> SshSettings:
-        base: dict[str, Any] = dict(
-            host=HERE, port=self.port, user="root", identity_file=str(self.user_key), known_hosts=str(self.known_hosts),
-            ssh_config=str(self.folder / "no-such-config"),
-        )  # fmt: skip
+        base: dict[str, Any] = {
+            "host": HERE,
+            "port": self.port,
+            "user": "root",
+            "identity_file": str(self.user_key),
+            "known_hosts": str(self.known_hosts),
+            "ssh_config": str(self.folder / "no-such-config"),
+        }
         return SshSettings(**{**base, **changes})
 
     def shell(self, **changes: Any) -> SshShell:
@@ -77,6 +82,9 @@ class Sshd:
             shell.close()
         for pid in self.connections() if self.process.poll() is None else []:
             end_tree(pid)
+        until = time.monotonic() + 10
+        while self.process.poll() is None and self.connections() and time.monotonic() < until:
+            time.sleep(0.02)  # it reaps them
         self.process.terminate()
         self.process.wait(10)
 
@@ -139,8 +147,27 @@ def _await_listening(server: Sshd) -> None:
     raise RuntimeError((server.folder / "log").read_text())
 
 
-@pytest.fixture(scope="session")
-def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+def _children() -> set[int]:
+    return {int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _no_orphans() -> Iterator[None]:
+    """A command outlives its connection, and would outlive these tests: orphans come to us and are ended here."""
+    prctl = ctypes.CDLL(None).prctl
+    set_child_subreaper = 36  # linux/prctl.h
+    before = _children()
+    prctl(set_child_subreaper, 1, 0, 0, 0)
+    yield
+    for pid in _children() - before:
+        end_tree(pid)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+    prctl(set_child_subreaper, 0, 0, 0, 0)
+
+
+@pytest.fixture(scope="package")
+def sshd(_no_orphans: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
     """The server that most tests share. Tests that need another configuration start their own by `start_sshd`."""
     server = sshd_in(tmp_path_factory.mktemp("sshd"))
     yield server

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,7 +23,7 @@ def agent(tmp_path: Path) -> Iterator[Path]:
     sock = tmp_path / "agent"
     process = subprocess.Popen(["ssh-agent", "-D", "-a", str(sock)], stdout=subprocess.DEVNULL)
     while not sock.exists() and process.poll() is None:
-        pass
+        time.sleep(0.02)
     yield sock
     process.terminate()
     process.wait(10)
@@ -110,9 +112,7 @@ def test_user_certificates(
     assert broken is None, broken
 
 
-def test_an_agent_that_does_not_answer_is_passed_over(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import socket
-
+def test_a_mute_agent_is_passed_over(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_UNIX) as mute:
         mute.bind(str(tmp_path / "mute"))
         mute.listen()
@@ -124,3 +124,19 @@ def test_more_than_a_key_is_wanted(start_sshd: Start) -> None:
     server = start_sshd(options=("AuthenticationMethods publickey,password", "PasswordAuthentication yes"))
     broken = server.shell().connect(30)
     assert isinstance(broken, Broken) and broken.failure is Failure.AUTH and "also wants password" in broken.detail
+
+
+def test_too_many_keys(start_sshd: Start, tmp_path: Path) -> None:
+    server = start_sshd(options=("MaxAuthTries 2",))
+    keys = [new_key(tmp_path / f"key{number}") for number in range(4)]
+    (tmp_path / "config").write_text("Host *\n" + "".join(f"  IdentityFile {key}\n" for key in keys))
+    broken = server.shell(identity_file=None, ssh_config=str(tmp_path / "config")).connect(30)
+    assert isinstance(broken, Broken) and broken.failure is Failure.AUTH and "IdentitiesOnly" in broken.detail
+
+
+def test_killed_while_logging_in_is_not_a_refusal(start_sshd: Start) -> None:
+    slow = ("AuthorizedKeysCommand /bin/sleep 5", "AuthorizedKeysCommandUser root")
+    server = start_sshd(options=("LoginGraceTime 1", *slow))
+    server.authorized.write_text("")
+    broken = server.shell().connect(30)
+    assert isinstance(broken, Broken) and broken.failure is Failure.DIED

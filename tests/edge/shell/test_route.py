@@ -36,13 +36,16 @@ def test_the_configuration_is_honoured(tmp_path: Path) -> None:
           HostKeyAlias node-alias
           IdentityAgent none
     """)  # fmt: skip
-    assert (hop.address, hop.port, hop.user, hop.key_name, hop.key_port) == ("10.1.2.3", 2222, "ops", "node-alias", None)
-    assert (hop.identities, hop.certificates, hop.only_these) == (("/keys/10.1.2.3-ops",), ("/keys/node-cert.pub",), True)
+    assert (hop.address, hop.port, hop.user) == ("10.1.2.3", 2222, "ops")
+    assert (hop.key_name, hop.key_port) == ("node-alias", None)
+    assert (hop.identities, hop.certificates) == (("/keys/10.1.2.3-ops",), ("/keys/node-cert.pub",))
+    assert hop.only_these
     assert hop.known_hosts == ("/k1", "/k 2", "/etc/ssh/ssh_known_hosts") and hop.agent is None
 
 
 def test_settings_win(tmp_path: Path) -> None:
-    text = "Host node\n  Port 2222\n  User ops\n  IdentityFile /a\n  UserKnownHostsFile /k\n  ProxyCommand nc %h %p %r %%\n"
+    text = "Host node\n  Port 2222\n  User ops\n  IdentityFile /a\n  UserKnownHostsFile /k\n"
+    text += "  ProxyCommand nc %h %p %r %%\n"
     (hop,) = hops(tmp_path, text, port=22, user="root", identity_file="/b", known_hosts="/l")
     assert (hop.port, hop.user, hop.identities, hop.known_hosts) == (22, "root", ("/b",), ("/l",))
     assert hop.command == "nc node 22 root %"

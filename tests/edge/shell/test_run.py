@@ -14,7 +14,7 @@ from recover.model.contact import Broken, Failure, Ran
 
 from .conftest import Sshd
 
-HOSTILE = ["a b", "'", '"', "$(id)", "`id`", ";id", "\\", "*", "", "-n", "é\n\tx", "!x", "~", "#", "{a,b}", "&&", "\x1b[31m"]
+HOSTILE = ["a b", "'", '"', "$(id)", "`id`", ";id", "\\", "*", "", "-n", "é\n\tx", "!x", "~", "{a,b}", "&&", "\x1b[m"]
 
 
 @pytest.fixture(params=["ssh", "local"])
@@ -123,15 +123,29 @@ def test_after_a_deadline_the_connection_still_serves(sshd: Sshd, shell: SshShel
 def test_two_commands_at_once(shell: SshShell) -> None:
     shell.connect(20)
     results: list[Ran | Broken] = []
-    threads = [
-        threading.Thread(target=lambda n=n: results.append(shell.run(["sh", "-c", f"sleep 0.3; echo {n}"], deadline=20)))
-        for n in range(4)
-    ]
+
+    def one(number: int) -> None:
+        results.append(shell.run(["sh", "-c", f"sleep 0.3; echo {number}"], deadline=20))
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
     assert sorted(ran.stdout for ran in results) == [b"0\n", b"1\n", b"2\n", b"3\n"]
+
+
+def test_a_server_out_of_sessions_says_no_and_the_others_go_on(start_sshd) -> None:  # type: ignore[no-untyped-def]
+    shell = start_sshd(options=("MaxSessions 1",)).shell()
+    shell.connect(20)
+    results: list[Ran | Broken] = []
+    long = threading.Thread(target=lambda: results.append(shell.run(["sleep", "2"], deadline=20)))
+    long.start()
+    time.sleep(0.7)
+    broken = shell.run(["true"], deadline=20)
+    long.join(30)
+    assert isinstance(broken, Broken) and not broken.started
+    assert isinstance(results[0], Ran)
 
 
 def test_died_in_the_middle_and_back_at_the_next_run(start_sshd) -> None:  # type: ignore[no-untyped-def]

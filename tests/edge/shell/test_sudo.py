@@ -1,4 +1,4 @@
-"""Becoming root by the real sudo, in a mount namespace with its own users and sudoers: the machine's own stay as they are."""
+"""Becoming root by the real sudo, in a mount namespace with its own users and sudoers; the machine's stay untouched."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def server() -> Iterator[Sshd]:
 
 def _etc(folder: Path) -> Path:
     """A script that puts our users and sudoers over the machine's, for itself only, and execs what it is given."""
-    crypt = subprocess.run(["openssl", "passwd", "-6", "-stdin"], input=PASSWORD + "\n", text=True, capture_output=True, check=True)
+    openssl = ["openssl", "passwd", "-6", "-stdin"]
+    crypt = subprocess.run(openssl, input=PASSWORD + "\n", text=True, capture_output=True, check=True)
     passwd, shadow = Path("/etc/passwd").read_text(), Path("/etc/shadow").read_text()
     sudoers = "Defaults lecture=always\n"
     for number, (user, rule) in enumerate(USERS.items(), 54321):

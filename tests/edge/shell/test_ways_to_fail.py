@@ -1,4 +1,4 @@
-"""Each way not to get a shell has its own word, in time; only silence after an accepted connection is BANNER_SILENCE."""
+"""Each way not to get a shell has its own word, in time; silence after an accepted connection is one."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def serve() -> Iterator[Callable[[Answer], Server]]:
 
 def at(port: int, host: str = HERE, **changes: float) -> SshShell:
     quick = {"connect_timeout": 2.0, "banner_timeout": 1.0, "auth_timeout": 5.0, **changes}
-    return SshShell(SshSettings(host, port=port, user="root", known_hosts="/nonexistent", ssh_config="/nonexistent", **quick))  # type: ignore[arg-type]
+    none = "/nonexistent"
+    return SshShell(SshSettings(host, port=port, user="root", known_hosts=none, ssh_config=none, **quick))  # type: ignore[arg-type]
 
 
 def why(shell: SshShell, deadline: float = 20) -> Failure:
@@ -179,7 +180,8 @@ class Relay:
 @pytest.fixture
 def relay(sshd: Sshd, serve: Callable[[Answer], Server]) -> Relay:
     relay = Relay(serve, sshd.port)
-    sshd.known_hosts.write_text(sshd.known_hosts.read_text() + sshd.known_hosts.read_text().replace(str(sshd.port), str(relay.port)))
+    known = sshd.known_hosts.read_text()
+    sshd.known_hosts.write_text(known + known.replace(f":{sshd.port} ", f":{relay.port} "))
     return relay
 
 
