@@ -9,8 +9,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 ABORT_POLL_S = 1.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class SystemClock:
@@ -18,6 +20,10 @@ class SystemClock:
 
     def __init__(self, woken: Callable[[], bool] = lambda: False) -> None:
         self._wall, self._base = time.time(), time.monotonic()
+        self._woken = woken
+
+    def woken_by(self, woken: Callable[[], bool]) -> None:
+        """From now on `woken` is asked while sleeping."""
         self._woken = woken
 
     def now(self) -> float:
@@ -40,12 +46,18 @@ class SignalInterrupts:
         self._who = ""
         self._asked_at = 0.0
         self._lock = threading.Lock()
+        self._before: dict[int, Any] = {}
         self.told: Callable[[str], None] = lambda who: None
 
     def install(self) -> None:
         """Take the signals of this process (main thread only)."""
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._on_signal)
+        for number in _SIGNALS:
+            self._before[number] = signal.signal(number, self._on_signal)
+
+    def uninstall(self) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+        self._before.clear()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         who = signal.Signals(number).name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Protocol
@@ -20,7 +20,7 @@ _CHANGES_NO_GPU = (PlaceMarker, ClearMarker, SyncDisks)
 
 
 class GuestEye(Protocol):
-    def look(self, *, skip_gpus: frozenset[str], health: tuple[str, ...], deadline: float) -> Guest | Mute: ...
+    def look(self, skip_gpus: Iterable[str] = (), *, deadline: float) -> Guest | Mute: ...
 
 
 class CombinedObserver:
@@ -69,8 +69,7 @@ class CombinedObserver:
     def _ask_guest(self) -> Guest | Mute:
         if self._guest is None:
             return Mute(Failure.DNS, f"no address is known for {self._target.name}")
-        health = (self._target.health,) if self._target.health else ()
-        return self._guest.look(skip_gpus=self._hung, health=health, deadline=self._deadline)
+        return self._guest.look(self._hung, deadline=self._deadline)
 
     def _ask_hypervisor(self) -> Hypervisor | NoHypervisor:
         if self._hypervisor is None:

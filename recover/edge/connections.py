@@ -1,0 +1,156 @@
+"""The connections of one target, made when first needed: SSH to the guest, the API of its cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+
+from recover.core.config import Cluster, Config, Ssh, TargetConfig
+from recover.core.config_table import SecretCommand, SecretEnv, SecretFile, SecretSource
+from recover.edge.actuator import CombinedActuator
+from recover.edge.actuator.guest import GuestActuator
+from recover.edge.actuator.hypervisor import HypervisorActuator
+from recover.edge.boot import BootWatch
+from recover.edge.clock import SystemClock
+from recover.edge.evidence import Collector
+from recover.edge.observer import CombinedObserver
+from recover.edge.probe import GuestProbe, ProbeSettings
+from recover.edge.proxmox.client import Client, ClusterSettings
+from recover.edge.proxmox.reads import gather, look
+from recover.edge.proxmox.secret import NoSecret, Secret, from_command, from_env, from_file
+from recover.edge.proxmox.tasks import Tasks
+from recover.edge.shell.settings import SshSettings, SudoPassword
+from recover.edge.shell.ssh import SshShell
+from recover.model.guest import Guest, Mute
+from recover.model.hypervisor import Hypervisor, NoHypervisor
+from recover.model.snapshot import Baseline, Target
+
+LOOK_S = 180.0
+
+
+def secret_of(source: SecretSource) -> Callable[[], Secret | NoSecret]:
+    match source:
+        case SecretFile(path):
+            return lambda: from_file(path)
+        case SecretEnv(name):
+            return lambda: from_env(name)
+        case SecretCommand(argv):
+            return lambda: from_command(argv)
+
+
+def cluster_client(cluster: Cluster) -> Client:
+    return Client(
+        ClusterSettings(
+            urls=cluster.urls,
+            token_id=cluster.token_id,
+            secret=secret_of(cluster.token_secret),
+            ca_file=cluster.ca_file,
+            fingerprint=cluster.fingerprint,
+        )
+    )
+
+
+def ssh_settings(ssh: Ssh, host: str) -> SshSettings:
+    sudo: bool | SudoPassword = False
+    if isinstance(ssh.sudo, bool):
+        sudo = ssh.sudo
+    elif ssh.sudo is not None:
+        sudo = SudoPassword(_password(ssh.sudo))
+    return SshSettings(
+        host=host,
+        port=ssh.port,
+        user=ssh.user,
+        identity_file=ssh.identity_file,
+        known_hosts=ssh.known_hosts,
+        sudo=sudo,
+    )
+
+
+def _password(source: SecretSource) -> Callable[[], str]:
+    def ask() -> str:
+        found = secret_of(source)()
+        if isinstance(found, NoSecret):
+            raise PermissionError(f"the sudo password cannot be had: {found.reason}")
+        return found.value
+
+    return ask
+
+
+class Connections:
+    """One target's channels. An address that only the hypervisor knows is asked for at the first look."""
+
+    def __init__(self, config: Config, settings: TargetConfig, target: Target) -> None:
+        self._settings, self._target = settings, target
+        cluster = config.clusters.get(target.cluster)
+        self._client = cluster_client(cluster) if cluster is not None else None
+        self._shell: SshShell | None = None
+        if target.address:
+            self._reach(target.address)
+
+    def _reach(self, address: str) -> None:
+        self._shell = SshShell(ssh_settings(self._settings.ssh, address))
+
+    def shell(self) -> SshShell:
+        """The shell, at the configured address, else where the guest's agent says it is, else by its name."""
+        if self._shell is None:
+            seen = self._look_hypervisor()
+            addresses = seen.agent_addresses if isinstance(seen, Hypervisor) else ()
+            self._reach(addresses[0] if addresses else self._target.name)
+        assert self._shell is not None
+        return self._shell
+
+    def _probe(self) -> GuestProbe:
+        health = (self._target.health,) if self._target.health else ()
+        return GuestProbe(self.shell(), ProbeSettings(services=self._target.services, health=health))
+
+    def look_guest(self, skip_gpus: Iterable[str] = (), *, deadline: float = LOOK_S) -> Guest | Mute:
+        return self._probe().look(skip_gpus, deadline=deadline)
+
+    def _look_hypervisor(self) -> Hypervisor | NoHypervisor:
+        if self._client is None or self._target.vmid is None:
+            return NoHypervisor("not-configured", f"no cluster is configured for {self._target.name}")
+        return look(self._client, self._target.cluster, self._target.vmid)
+
+    def observer(self, clock: SystemClock, baseline: Baseline | None, *, assume_hung: bool) -> CombinedObserver:
+        hypervisor = self._look_hypervisor if self._client is not None else None
+        return CombinedObserver(
+            self._target, clock, _Eye(self), hypervisor, baseline, assume_hung=assume_hung, look_deadline=LOOK_S
+        )
+
+    def actuator(self) -> CombinedActuator:
+        guest = GuestActuator(self.shell(), protect=self._target.protect)
+        if self._client is None:
+            return CombinedActuator(guest, None)
+        boot = BootWatch(lambda seconds: self.look_guest(deadline=seconds), self.shell().forget)
+        power = HypervisorActuator(self._client, Tasks(self._client), self._target.cluster, await_boot=boot)
+        return CombinedActuator(guest, power)
+
+    def collectors(self) -> tuple[tuple[str, Collector], ...]:
+        found: list[tuple[str, Collector]] = [("the guest's own logs", self._dump)]
+        if self._client is not None and self._target.vmid is not None:
+            found.append(("the hypervisor's record", self._record))
+        return tuple(found)
+
+    def _dump(self, seconds: float) -> Iterable[tuple[str, bytes]]:
+        from recover.edge.actuator.guest import dump
+
+        return dump(self.shell(), self._target.services, seconds)
+
+    def _record(self, seconds: float) -> Iterable[tuple[str, bytes]]:
+        assert self._client is not None and self._target.vmid is not None
+        raw = gather(self._client, self._target.cluster, self._target.vmid, seconds)
+        return [("hypervisor.json", json.dumps(raw, default=str, indent=1).encode())]
+
+    def close(self) -> None:
+        if self._shell is not None:
+            self._shell.close()
+        if self._client is not None:
+            self._client.close()
+
+
+class _Eye:
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def look(self, skip_gpus: Iterable[str] = (), *, deadline: float) -> Guest | Mute:
+        return self._connections.look_guest(skip_gpus, deadline=deadline)

@@ -1,0 +1,395 @@
+"""The composition root: the one place that names adapters; an actuator goes only to what may change things."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from recover import __version__
+from recover.core.config import Config, TargetConfig
+from recover.core.guards import Context
+from recover.edge.clock import SignalInterrupts, SystemClock
+from recover.edge.config_file import ConfigProblem, load_config
+from recover.edge.evidence import EvidenceFolder, NoEvidence
+from recover.edge.inventory import Unresolved, resolve
+from recover.edge.playbooks import PlaybookProblem, read_playbook, shipped_playbooks
+from recover.edge.store.baselines import load_baseline, save_baseline
+from recover.edge.store.cases import DAY_S, Case, disruptions_since, to_resume
+from recover.edge.store.folder import StateFolder, StateProblem, state_folder
+from recover.edge.store.journal import FileJournal, JournalDamaged
+from recover.edge.store.lock import Holder, TargetLock
+from recover.edge.store.memory import MemoryJournal
+from recover.engine import Run, World
+from recover.model.ladder import Playbook
+from recover.model.record import Began, Closed, End, EndKind, Entry, Opened
+from recover.model.snapshot import Baseline, Snapshot, Target
+from recover.model.verdict import Scope
+from recover.ports import Actuator, Gate, Journal, Observer, View
+
+if TYPE_CHECKING:
+    from recover.core.read.pve import GuestRow
+    from recover.edge.connections import Connections
+    from recover.edge.simulated import Fault
+
+DEFAULT_PLAYBOOK = "hung-server"
+
+
+class UsageProblem(Exception):
+    """Words or configuration that cannot be used: every problem, and one hint. Exit code 2."""
+
+    def __init__(self, problems: tuple[str, ...], hint: str = "") -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+        self.hint = hint
+
+
+class Held(Exception):
+    """Another run works on the target. Exit code 20."""
+
+    def __init__(self, holder: Holder, rung: str, target: str) -> None:
+        super().__init__(f"{target} is held by run {holder.run} of {holder.who} on {holder.host}")
+        self.holder, self.rung, self.target = holder, rung, target
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """What a person said on the command line."""
+
+    yes: bool = False
+    approve: Scope | None = None
+    evict: bool = False
+    assume_hung: bool = False
+    trust_vmid: bool = False
+    apply_pending: bool = False
+    no_restart: bool = False
+    deadline_s: float | None = None
+    dry_run: bool = False
+    max_scope: Scope | None = None
+    start_at: str = ""
+    only: str = ""
+    json: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A run from beginning to end. `journal` and `evidence` are paths, empty where nothing was kept."""
+
+    closed: Closed
+    entries: tuple[Entry, ...]
+    run: str
+    journal: str
+
+
+@dataclass(slots=True)
+class Wired:
+    """Everything for one resolved target. Holds open connections: `close` it."""
+
+    target: Target
+    playbook: Playbook
+    context: Context
+    state: StateFolder
+    clock: SystemClock
+    observer: Observer
+    actuator: Callable[[], Actuator]
+    connections: Connections
+    baseline: Baseline | None = None
+
+    def look(self) -> Snapshot:
+        return self.observer.look()
+
+    def close(self) -> None:
+        self.connections.close()
+
+
+@dataclass(slots=True)
+class App:
+    """The configuration and the state folder of one invocation."""
+
+    config: Config
+    state: StateFolder
+    environ: Mapping[str, str] = field(default_factory=dict)
+    _guests: dict[str, tuple[GuestRow, ...] | str] = field(default_factory=dict)
+
+    def resolve(self, names: Sequence[str]) -> tuple[Target, ...]:
+        """All names or none. Raises UsageProblem with suggestions for each that is no target."""
+        known = {name: _target(t) for name, t in self.config.targets.items()}
+        found = [resolve(name, known, self.config.clusters, self._guests_of) for name in names]
+        wrong = [f for f in found if isinstance(f, Unresolved)]
+        if wrong:
+            raise UsageProblem(tuple(str(w) for w in wrong), "gpu-recover --help lists the commands")
+        return tuple(f for f in found if isinstance(f, Target))
+
+    def _guests_of(self, cluster: str) -> tuple[GuestRow, ...] | str:
+        from recover.edge.connections import cluster_client
+        from recover.edge.proxmox.errors import ApiError
+        from recover.edge.proxmox.reads import guests
+
+        if cluster not in self._guests:
+            rows = guests(cluster_client(self.config.clusters[cluster]))
+            self._guests[cluster] = str(rows) if isinstance(rows, ApiError) else rows
+        return self._guests[cluster]
+
+    def playbook(self, name_or_file: str) -> Playbook:
+        """A shipped playbook by name, or one from a file. Raises UsageProblem with all of its problems."""
+        try:
+            return read_playbook(name_or_file)
+        except PlaybookProblem as error:
+            raise UsageProblem(error.problems, error.hint) from None
+
+    def playbooks(self) -> tuple[Playbook, ...]:
+        return shipped_playbooks()
+
+    def baseline(self, target: Target) -> Baseline | None:
+        try:
+            return load_baseline(self.state, target.name)
+        except StateProblem as error:
+            raise UsageProblem((str(error),)) from None
+
+    def save_baseline(self, target: Target, baseline: Baseline) -> str:
+        try:
+            self.state.ready()
+            return save_baseline(self.state, target.name, baseline)
+        except StateProblem as error:
+            raise UsageProblem((str(error),)) from None
+
+    def wire(self, target: Target, playbook: Playbook, flags: Flags) -> Wired:
+        """Adapters for one target. Nothing is connected before the first look."""
+        from recover.edge.connections import Connections
+
+        clock = SystemClock()
+        baseline = self.baseline(target)
+        settings = self.config.targets.get(target.name) or TargetConfig(target.name, ssh=self.config.ssh)
+        connections = Connections(self.config, settings, target)
+        limits = playbook.limits if flags.max_scope is None else replace(playbook.limits, max_scope=flags.max_scope)
+        context = Context(
+            evict=flags.evict,
+            trust_vmid=flags.trust_vmid,
+            apply_pending=flags.apply_pending,
+            assume_hung=flags.assume_hung,
+            approved=flags.approve,
+        )
+        return Wired(
+            target=target,
+            playbook=replace(playbook, limits=limits),
+            context=context,
+            state=self.state,
+            clock=clock,
+            observer=connections.observer(clock, baseline, assume_hung=flags.assume_hung),
+            actuator=connections.actuator,
+            connections=connections,
+            baseline=baseline,
+        )
+
+    def recover(self, wired: Wired, gate: Gate, view: View, flags: Flags) -> Result:
+        """Run, or go on with a run that was cut. Raises Held, UsageProblem; OSError if the journal can't be written."""
+        if flags.dry_run:
+            return _dry(wired, gate, view, flags)
+        try:
+            self.state.ready()
+        except StateProblem as error:
+            raise UsageProblem((str(error),)) from None
+        return _Recovery(self.state, wired, gate, view, flags).run()
+
+
+def open_config(path: str | None, environ: Mapping[str, str], state_dir: str | None) -> App:
+    """Read the configuration. Raises UsageProblem."""
+    try:
+        config = load_config(path, environ)
+    except ConfigProblem as error:
+        raise UsageProblem(error.problems, error.hint) from None
+    return App(config, open_state(environ, state_dir), environ)
+
+
+def open_state(environ: Mapping[str, str], state_dir: str | None) -> StateFolder:
+    return StateFolder(state_folder(state_dir, environ, root=os.geteuid() == 0))
+
+
+def _target(config: TargetConfig) -> Target:
+    return Target(
+        name=config.name,
+        address=config.address,
+        cluster=config.cluster,
+        vmid=config.vmid,
+        services=config.services,
+        health=config.health,
+        protect=config.protect,
+        playbook=config.playbook,
+        expect=config.expect,
+    )
+
+
+def run_id(target: str, now: float) -> str:
+    """Sorts by time, says where, and is never the same twice."""
+    return f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}-{target}-{secrets.token_hex(2)}"
+
+
+@dataclass(slots=True)
+class _Recovery:
+    """One run on disk: lock, journal, signals, engine."""
+
+    state: StateFolder
+    wired: Wired
+    gate: Gate
+    view: View
+    flags: Flags
+
+    def run(self) -> Result:
+        name, now = self.wired.target.name, self.wired.clock.now()
+        try:
+            case = to_resume(self.state, name, now)
+        except JournalDamaged as error:
+            raise UsageProblem((str(error),), "move that run's folder away after reading it") from None
+        run = case.run if case is not None else run_id(name, now)
+        lock = TargetLock(self.state.target(name))
+        me = Holder(run, who(), socket.gethostname(), os.getpid(), now)
+        other = lock.take(me)
+        if other is not None:
+            raise Held(other, self._rung_of(other), name)
+        try:
+            # Only with the lock is it sure that the run to go on with is not going on.
+            case = to_resume(self.state, name, now)
+            run = case.run if case is not None else run
+            return self._with_journal(run, case, me)
+        finally:
+            lock.release()
+
+    def _rung_of(self, holder: Holder) -> str:
+        from recover.edge.store.journal import read_entries
+
+        folder = self.state.run(self.wired.target.name, holder.run)
+        began = [e for e in read_entries(folder / "journal.jsonl") if isinstance(e, Began)]
+        return began[-1].step if began else "looking"
+
+    def _with_journal(self, run: str, case: Case | None, me: Holder) -> Result:
+        folder = self.state.run(self.wired.target.name, run)
+        journal = FileJournal(folder)
+        (folder / "abort").unlink(missing_ok=True)
+        interrupts = SignalInterrupts(folder / "abort", lambda: "a full state folder" if journal.full else "")
+        interrupts.install()
+        self.wired.clock.woken_by(lambda: bool(interrupts.pending()))
+        evidence = EvidenceFolder(folder / "evidence", self.wired.connections.collectors())
+        try:
+            closed = _engine(self.wired, self.wired.actuator(), self.gate, self.view, journal, evidence, interrupts,
+                             run, case).run(self._opened(run, case, me))  # fmt: skip
+            return Result(closed, tuple(journal.entries()), run, str(journal.path))
+        finally:
+            interrupts.uninstall()
+            journal.close()
+
+    def _opened(self, run: str, case: Case | None, me: Holder) -> Opened:
+        now = self.wired.clock.now()
+        today = disruptions_since(self.state, self.wired.target.name, now - DAY_S)
+        return _opening(self.wired, self.flags, run, me, today, resumed=case is not None)
+
+
+def _opening(wired: Wired, flags: Flags, run: str, me: Holder, today: int, *, resumed: bool) -> Opened:
+    return Opened(
+        at=wired.clock.now(),
+        run=run,
+        target=wired.target.name,
+        playbook=wired.playbook.name,
+        playbook_digest=wired.playbook.digest,
+        who=me.who,
+        host=me.host,
+        pid=me.pid,
+        deadline_s=flags.deadline_s or wired.playbook.limits.deadline_s or 0.0,
+        disruptions_today=today,
+        resumed=resumed,
+        start_at=flags.start_at,
+        only=flags.only,
+        restart_services=not flags.no_restart,
+        version=__version__,
+    )
+
+
+def _engine(
+    wired: Wired,
+    actuator: Actuator | None,
+    gate: Gate,
+    view: View,
+    journal: Journal,
+    evidence: EvidenceFolder | NoEvidence,
+    interrupts: SignalInterrupts,
+    run: str,
+    case: Case | None,
+) -> Run:
+    world = World(wired.observer, actuator, gate, wired.clock, journal, evidence, view, interrupts)
+    history = case.history if case is not None else None
+    return Run(world, wired.playbook, replace(wired.context, run=run), history)
+
+
+def _dry(wired: Wired, gate: Gate, view: View, flags: Flags) -> Result:
+    """The same loop without an actuator: it ends where the first act would begin, and writes nothing."""
+    journal, interrupts = MemoryJournal(), SignalInterrupts()
+    me = Holder("dry-run", who(), socket.gethostname(), os.getpid(), wired.clock.now())
+    interrupts.install()
+    wired.clock.woken_by(lambda: bool(interrupts.pending()))
+    try:
+        engine = _engine(wired, None, gate, view, journal, NoEvidence(), interrupts, "dry-run", None)
+        closed = engine.run(_opening(wired, flags, "dry-run", me, 0, resumed=False))
+    finally:
+        interrupts.uninstall()
+    return Result(closed, tuple(journal.entries()), "dry-run", "")
+
+
+def who() -> str:
+    """Who runs us, for the people who find us at work."""
+    try:
+        name = getpass.getuser()
+    except (OSError, KeyError):
+        name = f"uid {os.getuid()}"
+    sudo = os.environ.get("SUDO_USER")
+    return f"{sudo} (as {name})" if sudo else name
+
+
+def rehearse(playbook: Playbook, fault: Fault, view: View, gate: Gate, disruptions_today: int = 0) -> Result:
+    """The whole climb against a machine that isn't there; nothing is written and no time passes."""
+    from recover.edge.simulated import SimulatedClock, SimulatedMachine
+
+    clock = SimulatedClock(time.time())
+    machine = SimulatedMachine(fault, clock)
+    journal = MemoryJournal()
+    world = World(machine, machine, gate, clock, journal, NoEvidence(), view, SignalInterrupts())
+    opened = Opened(
+        at=clock.now(),
+        run="rehearsal",
+        target="node-174",
+        playbook=playbook.name,
+        playbook_digest=playbook.digest,
+        who=who(),
+        host="simulated",
+        pid=os.getpid(),
+        deadline_s=playbook.limits.deadline_s or 0.0,
+        disruptions_today=disruptions_today,
+        version=__version__,
+    )
+    closed = Run(world, playbook, Context(run="rehearsal", approved=Scope.HOST_DEVICE)).run(opened)
+    return Result(closed, tuple(journal.entries()), "rehearsal", "")
+
+
+def held_end(held: Held) -> End:
+    """The end of a run that could not begin."""
+    return End(
+        EndKind.HELD, str(held) + (f", at {held.rung}" if held.rung else ""), f"gpu-recover follow {held.target}"
+    )
+
+
+__all__ = [
+    "DEFAULT_PLAYBOOK",
+    "App",
+    "Flags",
+    "Held",
+    "Result",
+    "UsageProblem",
+    "Wired",
+    "held_end",
+    "open_config",
+    "open_state",
+    "rehearse",
+]
