@@ -7,7 +7,7 @@ stopped, all GPUs are reset together, and it is started again.
 
 from __future__ import annotations
 
-from recover.model.act import Act, Pass, Plan, Refuse, ResetGpu, SetPersistence, StartService, StopService
+from recover.model.act import Act, Line, Pass, Plan, Refuse, ResetGpu, SetPersistence, StartService, StopService
 from recover.model.gpu import Condition, Gpu
 from recover.model.guest import Guest
 from recover.model.hypervisor import GuestKind
@@ -16,7 +16,9 @@ from recover.model.process import Group
 from recover.model.reading import Known
 from recover.model.snapshot import Channel, Snapshot
 from recover.model.verdict import Finding, Scope
-from recover.steps.common import SICK, called, line, number
+from recover.steps.common import SICK, called, flag, line, number
+from recover.steps.services import services_of
+from recover.steps.workers import end_groups
 
 _FABRIC = "nvidia-fabricmanager"
 # Services that keep GPUs open without working on them, and their processes' names (15 bytes of comm).
@@ -30,6 +32,7 @@ _MONITORS = {
     "nvsm": "nvsm",
     _FABRIC: "nv-fabricmanage",
 }
+_STOP_S, _TERM_S, _KILL_S = 120.0, 30.0, 60.0  # as stop-service and end-workers have it
 _RUNS = frozenset({"active", "running", "activating", "reloading"})
 
 
@@ -43,13 +46,17 @@ def _plan(snapshot: Snapshot, findings: tuple[Finding, ...], params: Params) -> 
     monitors = list(_monitors(guest))
     if any(_base(name) == _FABRIC for _, name in monitors):
         chosen = guest.gpus.value
-    obstacle = _no_use(guest, chosen) or _forbidden(chosen) or _in_use(snapshot, guest, chosen)
+    obstacle = _no_use(guest, chosen) or _forbidden(chosen)
     if obstacle is not None:
         return obstacle
-    return _line(chosen, monitors, number(params, "deadline"))
+    cleared = _clear(snapshot, guest, chosen, flag(params, "evict"))
+    if not isinstance(cleared, Line):
+        return cleared
+    reset = _line(chosen, monitors, number(params, "deadline"))
+    return line((*cleared.acts, *reset.acts), (*cleared.words, *reset.words))
 
 
-def _line(chosen: tuple[Gpu, ...], monitors: list[tuple[str, str]], deadline_s: float) -> Plan:
+def _line(chosen: tuple[Gpu, ...], monitors: list[tuple[str, str]], deadline_s: float) -> Line:
     pairs = tuple((_uuid(g), g.bus_id) for g in chosen)
     kept = tuple((_uuid(g), g.bus_id) for g in chosen if g.persistence == Known(True))
     acts = [Act(StopService(manager, name, monitor=True)) for manager, name in monitors]
@@ -102,17 +109,33 @@ def _forbidden(chosen: tuple[Gpu, ...]) -> Refuse | None:
     return None
 
 
-def _in_use(snapshot: Snapshot, guest: Guest, chosen: tuple[Gpu, ...]) -> Pass | Refuse | None:
+def _clear(snapshot: Snapshot, guest: Guest, chosen: tuple[Gpu, ...], evict: bool) -> Plan:
+    """What must end before the reset: an empty line where nobody uses the GPUs."""
     names = {_uuid(g) for g in chosen} | {g.bus_id for g in chosen}
-    holders = [g for g in snapshot.groups if g.gpus & names and not _is_monitor(guest, g)]
-    well = [called(g) for g in holders if g.protected or g.health not in SICK] + _strangers(snapshot, guest, chosen)
-    where = _indices(chosen)
+    holders = tuple(g for g in snapshot.groups if g.gpus & names and not _is_monitor(guest, g))
+    well = [g for g in holders if g.protected or g.health not in SICK]
+    others = [*(called(g) for g in well if g.protected or not evict), *_strangers(snapshot, guest, chosen)]
+    if others:
+        why = f"GPU {_indices(chosen)} is also used by {', '.join(others)}"
+        return Refuse("bystanders", why, "stop them, or allow their end with --evict where nothing protects them")
     if well:
-        why = f"GPU {where} is also used by {', '.join(well)}"
-        return Refuse("bystanders", why, "stop them, or wait until they have ended, then run again")
+        return _evict(snapshot, holders)
     if holders:
-        return Pass(f"GPU {where} is still held by {', '.join(called(g) for g in holders)}: the driver would refuse")
-    return None
+        named = ", ".join(called(g) for g in holders)
+        return Pass(f"GPU {_indices(chosen)} is still held by {named}: the driver would refuse")
+    return Line(())
+
+
+def _evict(snapshot: Snapshot, holders: tuple[Group, ...]) -> Plan:
+    now, kept, _ = services_of(snapshot, holders)
+    if kept:
+        (_, name), other = next(iter(kept.items()))
+        return Refuse("bystanders", f"{name} also serves {called(other)} on other GPUs", f"stop {name} yourself")
+    ends = end_groups(snapshot, holders, _TERM_S, _KILL_S)
+    if not isinstance(ends, Line):
+        return ends
+    stops = [Act(StopService(manager, name, _STOP_S)) for manager, name in now]
+    return line((*stops, *ends.acts), (*(f"{manager} stops {name}" for manager, name in now), *ends.words))
 
 
 def _is_monitor(guest: Guest, group: Group) -> bool:
@@ -168,7 +191,10 @@ STEPS = (
         via=frozenset({Channel.GUEST}),
         kinds=frozenset({GuestKind.VM}),
         plan=_plan,
-        params=(Param("deadline", 120.0, "how long nvidia-smi may take", unit="s", least=10, most=900),),
+        params=(
+            Param("deadline", 120.0, "how long nvidia-smi may take", unit="s", least=10, most=900),
+            Param("evict", False, "end first whoever uses these GPUs, also what is healthy"),
+        ),
         doc="Resets GPUs that nobody uses from inside the guest; monitors and persistence mode are put back at once.",
     ),
 )

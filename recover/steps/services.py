@@ -16,6 +16,8 @@ from recover.model.snapshot import Channel, Snapshot
 from recover.model.verdict import Finding, Scope
 from recover.steps.common import called, elsewhere, evictable, line, number
 
+Key = tuple[str, str]  # (manager, name)
+
 _ASKED = {OwnerKind.SYSTEMD: "systemd", OwnerKind.DOCKER: "docker"}
 _STOPPED = frozenset({"inactive", "failed", "exited", "dead", "created"})
 _TRYING = frozenset({"activating", "restarting"})
@@ -29,19 +31,25 @@ def _plan(snapshot: Snapshot, findings: tuple[Finding, ...], params: Params) -> 
     groups = evictable(snapshot, findings, params)
     if not groups:
         return Pass("no dead or hung group is named by a finding")
-    stops: dict[tuple[str, str], None] = {}  # in the order of the groups, each once
-    for group in groups:
-        manager = _ASKED.get(group.owner.kind, "")
-        if manager and _stoppable(manager, group.owner.name):
-            stops[(manager, group.owner.name)] = None
-    for service in _retrying(snapshot, groups):
-        stops[(service.manager, service.name)] = None
-    kept = {key: well for key in stops if (well := _also_serves(snapshot, key, groups))}
-    now = [key for key in stops if key not in kept and not _is_stopped(snapshot, key)]
+    now, kept, stopped = services_of(snapshot, groups)
     if now:
         acts = [Act(StopService(manager, name, number(params, "deadline"))) for manager, name in now]
         return line(acts, [f"{manager} stops {name}" for manager, name in now])
-    return _refuse_elsewhere(groups) or Pass(_why_not(stops.keys() - kept.keys(), kept))
+    return _refuse_elsewhere(groups) or Pass(_why_not(stopped, kept))
+
+
+def services_of(snapshot: Snapshot, groups: tuple[Group, ...]) -> tuple[list[Key], dict[Key, Group], list[Key]]:
+    """Who would start `groups` again: to be stopped now; kept, as it also serves another group; already stopped."""
+    found: dict[Key, None] = {}  # in the order of the groups, each once
+    for group in groups:
+        manager = _ASKED.get(group.owner.kind, "")
+        if manager and _stoppable(manager, group.owner.name):
+            found[(manager, group.owner.name)] = None
+    for service in _retrying(snapshot, groups):
+        found[(service.manager, service.name)] = None
+    kept = {key: well for key in found if (well := _also_serves(snapshot, key, groups))}
+    stopped = [key for key in found if key not in kept and _is_stopped(snapshot, key)]
+    return [key for key in found if key not in kept and key not in stopped], kept, stopped
 
 
 def _refuse_elsewhere(groups: tuple[Group, ...]) -> Refuse | None:
@@ -52,11 +60,11 @@ def _refuse_elsewhere(groups: tuple[Group, ...]) -> Refuse | None:
     return Refuse("owned-elsewhere", f"its owner would start it again: {names}", "; ".join(c for _, c in asked))
 
 
-def _why_not(stopped: set[tuple[str, str]], kept: dict[tuple[str, str], Group]) -> str:
+def _why_not(stopped: list[Key], kept: dict[Key, Group]) -> str:
     if kept:
         return "; ".join(f"{name} also serves {called(well)}, so it isn't stopped" for (_, name), well in kept.items())
     if stopped:
-        return f"already stopped: {', '.join(sorted(name for _, name in stopped))}"
+        return f"already stopped: {', '.join(name for _, name in stopped)}"
     return "no service owns what is dead or hung"
 
 
@@ -64,7 +72,7 @@ def _stoppable(manager: str, name: str) -> bool:
     return bool(name) and (manager != "systemd" or not (name.startswith(_VITAL) or name.endswith(_NO_SERVICE)))
 
 
-def _also_serves(snapshot: Snapshot, key: tuple[str, str], ending: tuple[Group, ...]) -> Group | None:
+def _also_serves(snapshot: Snapshot, key: Key, ending: tuple[Group, ...]) -> Group | None:
     """A group of the same service that isn't to be ended."""
     keys = {g.key for g in ending}
     for group in snapshot.groups:
@@ -79,7 +87,7 @@ def _services(snapshot: Snapshot) -> tuple[Service, ...]:
     return snapshot.guest.services.value
 
 
-def _is_stopped(snapshot: Snapshot, key: tuple[str, str]) -> bool:
+def _is_stopped(snapshot: Snapshot, key: Key) -> bool:
     return any(s.state in _STOPPED for s in _services(snapshot) if (s.manager, s.name) == key)
 
 

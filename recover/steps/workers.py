@@ -19,7 +19,7 @@ _QUIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class _Ending:
     """One group to end: what still runs of it, and the processes at the top of its tree."""
 
     group: Group
@@ -32,18 +32,23 @@ def _plan(snapshot: Snapshot, findings: tuple[Finding, ...], params: Params) -> 
     groups = evictable(snapshot, findings, params)
     if not groups:
         return Pass("no dead or hung group is named by a finding")
+    return end_groups(snapshot, groups, number(params, "term_deadline"), number(params, "kill_deadline"))
+
+
+def end_groups(snapshot: Snapshot, groups: tuple[Group, ...], term_s: float, kill_s: float) -> Plan:
+    """A line that ends those of `groups` that may be ended; refused only where none may."""
     refused = {g.key: why for g in groups if (why := _refuse(snapshot, g))}
     sparing = spared(snapshot, groups)
     endings = [_ending(snapshot, g, sparing) for g in groups if g.key not in refused]
     endings = [e for e in endings if e.alive]
     if endings:
-        return ending_line(endings, number(params, "term_deadline"), number(params, "kill_deadline"))
+        return _line(endings, term_s, kill_s)
     if refused:
         return next(iter(refused.values()))
     return Pass("; ".join(_only_zombies(snapshot, g) for g in groups))
 
 
-def ending_line(endings: list[Ending], term_s: float, kill_s: float) -> Plan:
+def _line(endings: list[_Ending], term_s: float, kill_s: float) -> Plan:
     """TERM to the tops of all trees and one wait, QUIT where it helps, KILL to all that still run and one wait.
 
     One wait for all groups: they end side by side. All but the last are `must=False`: who is gone already ends the
@@ -63,7 +68,7 @@ def ending_line(endings: list[Ending], term_s: float, kill_s: float) -> Plan:
     return line(acts, [_words(e, term_s) for e in endings])
 
 
-def _words(ending: Ending, term_s: float) -> str:
+def _words(ending: _Ending, term_s: float) -> str:
     count = len(ending.alive)
     noun = "process" if count == 1 else "processes"
     return f"{called(ending.group)}: {count} {noun} asked to end, and killed if still there after {term_s:.0f} s"
@@ -84,13 +89,13 @@ def _refuse(snapshot: Snapshot, group: Group) -> Refuse | None:
     return None
 
 
-def _ending(snapshot: Snapshot, group: Group, sparing: frozenset[ProcessId]) -> Ending:
+def _ending(snapshot: Snapshot, group: Group, sparing: frozenset[ProcessId]) -> _Ending:
     seen = processes(snapshot)
     alive = tuple(m for m in group.members if m not in sparing and not _holds_nothing(seen.get(m)))
     pids = {m.pid for m in alive}
     tops = tuple(m for m in alive if m not in seen or seen[m].ppid not in pids)
     main = len(tops) == 1 and tops[0] in seen and not seen[tops[0]].comm.startswith("sglang::")
-    return Ending(group, alive, tops or alive, quits=group.engine == "sglang" and main)
+    return _Ending(group, alive, tops or alive, quits=group.engine == "sglang" and main)
 
 
 def _holds_nothing(process: Process | None) -> bool:

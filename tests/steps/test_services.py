@@ -1,0 +1,100 @@
+"""stop-service asks the owner of what is dead, and never one that also serves what is well."""
+
+from __future__ import annotations
+
+import pytest
+
+from recover.model.act import Pass, Refuse, StopService
+from recover.model.guest import Service
+from recover.model.process import Health, Owner, OwnerKind
+from recover.model.reading import Known
+from tests.core import builders as b
+from tests.steps.looks import UNIT, acts, group, must, plan, plan_for
+
+
+def look(*groups, **changes):
+    return b.healthy_snapshot(groups=groups, **changes)
+
+
+def test_the_unit_of_a_dead_group_is_stopped():
+    line = plan_for("stop-service", look(group(5000, owner=UNIT)), deadline=90.0)
+    assert acts(line) == [StopService("systemd", "sglang.service", 90.0)]
+    assert must(line) == [True]
+    assert line.worst_case_s == 90
+
+
+def test_a_container_is_stopped_by_docker():
+    owner = Owner(OwnerKind.DOCKER, "0123456789ab")
+    assert acts(plan_for("stop-service", look(group(5000, owner=owner)))) == [StopService("docker", "0123456789ab", 120)]
+
+
+def test_two_dead_groups_of_one_unit_stop_it_once():
+    line = plan_for("stop-service", look(group(5000, owner=UNIT), group(6000, owner=UNIT, health=Health.HUNG)))
+    assert len(acts(line)) == 1
+
+
+@pytest.mark.parametrize("health", [Health.HEALTHY, Health.STARTING, Health.LIVE])
+def test_a_unit_that_serves_something_else_is_left_alone(health):
+    snapshot = look(group(5000, owner=UNIT), group(6000, owner=UNIT, health=health))
+    offered = plan_for("stop-service", snapshot)
+    assert isinstance(offered, Pass)
+    assert "also serves server-6000" in offered.why
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "command"),
+    [
+        (OwnerKind.KUBERNETES, "0a1b", "kubectl delete pod 0a1b"),
+        (OwnerKind.SLURM, "4711", "scancel 4711"),
+        (OwnerKind.SUPERVISORD, "", "supervisorctl stop <its name>"),
+        (OwnerKind.PODMAN, "abc", "podman stop abc"),
+        (OwnerKind.SYSTEMD_USER, "s.service", "systemctl --user stop s.service"),
+    ],
+)
+def test_owners_that_only_a_person_may_ask(kind, name, command):
+    offered = plan_for("stop-service", look(group(5000, owner=Owner(kind, name))))
+    assert isinstance(offered, Refuse)
+    assert offered.guard == "owned-elsewhere"
+    assert offered.lift == command
+
+
+def test_what_can_be_stopped_is_stopped_before_a_refusal():
+    pod = group(6000, owner=Owner(OwnerKind.KUBERNETES, "0a1b"))
+    assert len(acts(plan_for("stop-service", look(group(5000, owner=UNIT), pod)))) == 1
+
+
+@pytest.mark.parametrize("kind", [OwnerKind.NONE, OwnerKind.TERMINAL, OwnerKind.JUPYTER, OwnerKind.SHELL])
+def test_nobody_to_ask(kind):
+    assert isinstance(plan_for("stop-service", look(group(5000, owner=Owner(kind, "bash")))), Pass)
+
+
+@pytest.mark.parametrize("unit", ["sshd.service", "docker.service", "session-3.scope", "user.slice", "user@0.service"])
+def test_what_the_guest_needs_is_never_stopped(unit):
+    owner = Owner(OwnerKind.SYSTEMD, unit)
+    assert isinstance(plan_for("stop-service", look(group(5000, owner=owner))), Pass)
+
+
+def test_a_stopped_unit_is_not_stopped_again():
+    services = Known((Service("systemd", "sglang.service", "failed"),))
+    offered = plan_for("stop-service", look(group(5000, owner=UNIT), services=services))
+    assert offered == Pass("already stopped: sglang.service")
+
+
+def test_a_configured_unit_that_keeps_trying_is_stopped_although_it_owns_nothing():
+    services = Known((Service("systemd", "sglang.service", "activating", restarts=7),))
+    snapshot = look(group(5000), services=services, target=b.target(services=("sglang.service",)))
+    assert acts(plan_for("stop-service", snapshot)) == [StopService("systemd", "sglang.service", 120)]
+
+
+def test_no_finding_no_stop():
+    assert isinstance(plan("stop-service", look(group(5000, owner=UNIT))), Pass)
+
+
+def test_healthy_services_stop_only_to_drain():
+    snapshot = look(group(5000, owner=UNIT, health=Health.HEALTHY))
+    assert isinstance(plan("stop-service", snapshot, evict=True), Pass)
+    assert len(acts(plan("stop-service", snapshot, drain=True))) == 1
+
+
+def test_protected_groups_stay_even_to_drain():
+    assert isinstance(plan("stop-service", look(group(5000, owner=UNIT, protected="protect: x")), drain=True), Pass)
