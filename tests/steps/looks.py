@@ -59,12 +59,12 @@ def pci(index: int = 0, **changes: Any) -> HostPci:
     return replace(base, **changes)
 
 
-def vm(config: dict[str, Any] | None = None, **changes: Any) -> Hypervisor:
+def vm(of_config: dict[str, Any] | None = None, /, **changes: Any) -> Hypervisor:
     """The VM of the builders with eight GPUs passed through, on a host that is fine."""
     hostpci = tuple(pci(i) for i in range(b.GPUS))
     base = VmConfig("node-174", b.RAM_MIB, b.SMBIOS, frozenset({b.MAC}), hostpci, agent=True, nics=1)
     made = b.hypervisor(
-        config=Known(replace(base, **(config or {}))),
+        config=Known(replace(base, **(of_config or {}))),
         host_memory=Known(HostMemory(b.RAM_MIB + 64 * 1024, b.RAM_MIB + 20 * 1024, 40 * 1024)),
         host_uptime_s=Known(5_000_000),
         clock_s=1_790_000_000,

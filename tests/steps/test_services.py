@@ -25,7 +25,9 @@ def test_the_unit_of_a_dead_group_is_stopped():
 
 def test_a_container_is_stopped_by_docker():
     owner = Owner(OwnerKind.DOCKER, "0123456789ab")
-    assert acts(plan_for("stop-service", look(group(5000, owner=owner)))) == [StopService("docker", "0123456789ab", 120)]
+    assert acts(plan_for("stop-service", look(group(5000, owner=owner)))) == [
+        StopService("docker", "0123456789ab", 120)
+    ]
 
 
 def test_two_dead_groups_of_one_unit_stop_it_once():
