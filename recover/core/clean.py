@@ -10,7 +10,7 @@ _ESCAPES = re.compile(
     r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"
     r"|\x1b[ -/]*[0-~]?"
 )
-# C0, DEL, C1, soft hyphen, zero-width and bidirectional controls, line separators, BOM, interlinear marks, lone surrogates.
+# C0, DEL, C1, soft hyphen, zero-width and bidi controls, line separators, BOM, interlinear marks, lone surrogates.
 _CONTROLS = re.compile(
     "[\\x00-\\x1f\\x7f-\\x9f\\xad\\u061c\\u115f\\u1160\\u180e\\u200b-\\u200f\\u2028-\\u202f\\u2060-\\u206f\\u3164\\ufeff"
     "\\ufff9-\\ufffb\\ud800-\\udfff\\U000e0000-\\U000e007f]+"

@@ -26,7 +26,7 @@ NO_PYTHON = 86
 _NAMES = ("/usr/bin/python3", "python3", "/usr/libexec/platform-python", "/usr/local/bin/python3",
           *(f"python3.{minor}" for minor in range(14, 5, -1)))  # fmt: skip
 _PICK = (
-    'for p in "$@"; do command -v "$p" >/dev/null 2>&1 && exec "$p" -I -S -c "$GPU_RECOVER_CODE"; done; '
+    f'for p in "$@"; do command -v "$p" >/dev/null 2>&1 && exec "$p" -I -S -c \'{_LOADER}\'; done; '
     f"echo no-python >&2; exit {NO_PYTHON}"
 )
 _HEADER = "Copyright (c) 2011-"
@@ -70,8 +70,7 @@ def payload() -> bytes:
 
 def command(pythons: Iterable[str] = _NAMES) -> list[str]:
     """The argument list of the exec: a shell that becomes the first Python it finds."""
-    script = _PICK.replace('"$GPU_RECOVER_CODE"', f"'{_LOADER}'")
-    return ["sh", "-c", script, "sh", *pythons]
+    return ["sh", "-c", _PICK, "sh", *pythons]
 
 
 def ask(shell: Shell, request: dict[str, Any], deadline: float, pythons: Iterable[str] = _NAMES) -> Ran | Broken:

@@ -147,7 +147,7 @@ def collect(children: "list[Child]", limit: Limit, quiet: "Optional[float]" = No
 
     `quiet`: a child that says nothing for so long is given up although the deadline is not reached.
     """
-    late = []
+    late = []  # type: list[Child]
     while True:
         open_ones = [child for child in children if not child.done]
         if not open_ones:

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 _QUIET = 2.0  # a child that tells of no further process for so long is stuck on one
 _AT_ONCE = 64
 _ARGS_CAP = 16384
+_PLAIN = ("/dev/shm/", "/dev/pts/", "/dev/mqueue", "/dev/hugepages", "/dev/null", "/dev/urandom")
 
 
 class Nodes:
-    """Knows an NVIDIA device node by its device number or by its path: containers rename nodes, namespaces lack numbers."""
+    """Knows an NVIDIA device node by its number or by its path: containers rename nodes, name spaces lack numbers."""
 
     def __init__(self, pci: "list[dict[str, Any]]") -> None:
         self.majors = {195: "nvidia"}
@@ -39,7 +40,7 @@ class Nodes:
         plain = target[: -len(" (deleted)")] if target.endswith(" (deleted)") else target
         if plain.startswith("/dev/nvidia"):
             return plain[len("/dev/") :]
-        if not plain.startswith("/dev/") or plain.startswith(("/dev/shm/", "/dev/pts/", "/dev/mqueue", "/dev/hugepages")):
+        if not plain.startswith("/dev/") or plain.startswith(_PLAIN):
             return None  # only /dev is ever stat'ed: a network file system must not be touched
         if plain in self.drm:
             return plain[len("/dev/") :]
@@ -172,7 +173,9 @@ def _sockets(row: "dict[str, Any]", inodes: "list[int]", table: "dict[int, tuple
     row["peers"] = sorted(peers)[:256]
 
 
-_MAPPED = re.compile(r"^\S+ \S+ \S+ \S+ (\d+) +(/dev/nvidia\S*|/dev/shm/.*|/dev/hugepages/.*|/anon_hugepage.*|/SYSV\S*)", re.M)
+_MAPPED = re.compile(
+    r"^\S+ \S+ \S+ \S+ (\d+) +(/dev/nvidia\S*|/dev/shm/.*|/dev/hugepages/.*|/anon_hugepage.*|/SYSV\S*)", re.M
+)
 
 
 def _maps(row: "dict[str, Any]", path: str) -> None:

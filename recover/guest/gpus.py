@@ -1,4 +1,4 @@
-"""GPUs are asked last, each in its own child, all under one deadline: one that hangs costs one deadline and hides no other.
+"""GPUs are asked last, each in its own child, all under one deadline: one that hangs costs one and hides no other.
 
 A hung child is a client of its GPU and adds one more stuck thread to the driver, so nothing is asked twice, and a GPU
 that hung before is not asked at all (`skip_gpus`).
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Say = Callable[[Any], None]
     Row = dict[str, Any]
 
-QUERY_S, RPC_QUERY_S = 20.0, 90.0  # a GSP call times out after 6 s or 45 s in the driver, and one query makes several
+QUERY_S, RPC_QUERY_S = 20.0, 90.0  # one GSP call times out after 6 s or 45 s in the driver
 _LIBRARY_MISSING = 12
 
 
@@ -150,12 +150,12 @@ def _tell(index: int, bus: str, child: Child, hangs: bool, seconds: float) -> No
     last = values.pop("ask", "init")
     if hangs:
         values.update(hangs=True, at=last, seconds=seconds, pid=child.pid)
-    emit("gpu", index=index, bus=bus, uuid_hint=uuid_of(bus) if bus else "", **{k: values[k] for k in values if k != "bus"},
-         nvml_bus=values.get("bus"))  # fmt: skip
+    values["nvml_bus"] = values.pop("bus", None)
+    emit("gpu", index=index, bus=bus, uuid_hint=uuid_of(bus) if bus else "", **values)
 
 
 def _smi(limit: Limit) -> None:
-    """The tool can bring its own library or say more clearly what is wrong. Never after a hang: it would hang as well."""
+    """The tool may have its own library, or say more clearly what is wrong. Never after a hang: it would hang too."""
     if which("nvidia-smi") is None:
         return
     ended = run(["nvidia-smi", "-q", "-x"], limit, "nvidia-smi -q -x", 8 << 20)

@@ -134,7 +134,7 @@ def get(url: str, timeout: float) -> "tuple[int, bytes]":
     try:
         if scheme == "https":
             stream = _tls(stream, host)
-        ask = "GET %s HTTP/1.0\r\nHost: %s\r\nUser-Agent: gpu-recover\r\nConnection: close\r\n\r\n" % (path or "/", host)
+        ask = "GET %s HTTP/1.0\r\nHost: %s\r\nConnection: close\r\n\r\n" % (path or "/", host)
         stream.settimeout(max(0.01, limit.left))
         stream.sendall(ask.encode("ascii"))
         data = b""

@@ -35,7 +35,7 @@ class FromPayload:
 
 
 def start() -> None:
-    sys.meta_path.insert(0, FromPayload)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, FromPayload)
     from recover.guest.main import main
 
     main(sys.stdin.readline())

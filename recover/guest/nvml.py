@@ -1,4 +1,4 @@
-"""NVML questions about one GPU, each guarded alone: a driver's answer is data by its number, never by the documented list.
+"""NVML questions about one GPU, each guarded alone: an error is data by its number, whatever the header documents.
 
 Runs only in children that may be abandoned. `nv` is the pynvml module that travelled with the agent.
 """

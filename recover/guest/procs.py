@@ -1,4 +1,4 @@
-"""Processes by the files of /proc that never block: stat, status, comm, wchan, cgroup, and the threads of dead leaders."""
+"""Processes by the files of /proc that never block: stat, status, wchan, cgroup, and the threads of dead leaders."""
 
 import os
 

@@ -2,7 +2,7 @@
 
 import re
 
-_WORD = r"(?:api[-_]?key|passw(?:or)?d|passphrase|secret|bearer|credentials?|(?<![a-z])(?:auth|hf|access|api|admin)[-_]?token|[-_]token)"
+_WORD = r"(?:api[-_]?key|apikey|token|passw(?:or)?d|passphrase|secret|bearer|credentials?|authorization)"
 _OPTION = re.compile(r"^-{1,2}[\w.-]*" + _WORD + r"$", re.I)
 _JOINED = re.compile(r"((?:^|[\s'\"{,;&?])-{0,2}[\w.-]*" + _WORD + r"['\"]?\s*[=:]\s*['\"]?)([^\s'\"&,;}]+)", re.I)
 _SPACED = re.compile(r"((?:^|\s)--?[\w.-]*" + _WORD + r"\s+)(?!-)(\S+)", re.I)

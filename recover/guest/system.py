@@ -11,8 +11,9 @@ if TYPE_CHECKING:
 
 # A coarse filter: the reader decides what a line means; here only noise is dropped.
 _INTEREST = re.compile(
-    r"NVRM|Xid|nvidia|nvswitch|oom|out of memory|killed process|hung|blocked for more|soft lockup|hard lockup|rcu[:_ ]|vfio|pcie"
-    r"|\bAER\b|not ready|D3cold|mce:|hardware error|Call Trace: nv|nfs:|lustre|ceph|fuse|I/O error|uvm|balloon|segfault|IOMMU|DMAR",
+    r"NVRM|Xid|nvidia|nvswitch|oom|out of memory|killed process|hung|blocked for more|soft lockup|hard lockup|rcu[:_ ]"
+    r"|vfio|pcie|\bAER\b|not ready|D3cold|mce:|hardware error|nfs:|lustre|ceph|fuse|I/O error|uvm|balloon|segfault"
+    r"|IOMMU|DMAR|task:\S+ +state:[DR]|PCI I/O region",
     re.I,
 )
 _KERNEL_CAP = 3000  # newest lines kept
@@ -65,11 +66,10 @@ def _init_start() -> int:
 
 
 def _container() -> bool:
-    if os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv") or os.environ.get("container"):
+    """Whether pid 1 was started as a container's (LXC): then boot id and DMI are those of the host."""
+    if "container=" in read_or("/proc/1/environ").split("\0", 1)[0] or "\0container=" in read_or("/proc/1/environ"):
         return True
-    if "container=" in read_or("/proc/1/environ") or read_or("/run/systemd/container").strip():
-        return True
-    return bool(re.search(r"/(lxc|docker|kubepods)[./:]", read_or("/proc/1/cgroup")))
+    return bool(read_or("/run/systemd/container").strip()) or "/lxc/" in read_or("/proc/1/cgroup")
 
 
 def _btime() -> int:
@@ -100,7 +100,7 @@ def _kmsg() -> "tuple[Optional[list[list[Any]]], str, str]":
         return None, "", "absent"
     parts = []
     try:
-        for _ in range(200000):
+        for _ in range(200000):  # a bound, not a count: the ring buffer holds far less
             try:
                 data = os.read(fd, 65536)
             except BrokenPipeError:
@@ -109,7 +109,7 @@ def _kmsg() -> "tuple[Optional[list[list[Any]]], str, str]":
                 break
             if not data:
                 break
-            parts.append(data if data.endswith(b"\n") else data)
+            parts.append(data)
     finally:
         os.close(fd)
     text = b"".join(parts).decode("utf-8", "backslashreplace")

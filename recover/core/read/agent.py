@@ -1,4 +1,4 @@
-"""The agent's JSON lines become a `Guest`; a report that broke off becomes a guest with gaps, and nothing here raises."""
+"""The agent's JSON lines become a `Guest`; a report that broke off becomes a guest with gaps; nothing here raises."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from recover.core.read import agent_gpus, agent_processes, procfs
 from recover.core.read.report import Report
 from recover.core.read.rows import Row
 from recover.model.guest import Guest, GuestIdentity, Mark, Marker, Service
-from recover.model.memory import KernelLine
+from recover.model.memory import KernelLine, Ram
 from recover.model.process import ServerAnswer
 from recover.model.reading import Known, Reading, Unknown, Why
 
@@ -17,7 +17,7 @@ _RAW_LINE = 2_000_000
 
 
 def parse_lines(stdout: bytes) -> Report:
-    """Every line that is a JSON object with a kind; what else the machine printed (banners, rc files) is only counted."""
+    """Every line that is a JSON object with a kind; what else the machine printed (banners) is only counted."""
     report = Report()
     for raw in stdout.split(b"\n"):
         line = raw.strip()
@@ -101,7 +101,7 @@ def report_why(word: str) -> Why:
         return Why.GARBLED
 
 
-def _ram(report: Report) -> Reading[procfs.Ram]:
+def _ram(report: Report) -> Reading[Ram]:
     row = report.one("ram")
     if row is None:
         return report.missing("ram")
@@ -170,5 +170,3 @@ def _marker(report: Report) -> Reading[Marker | None]:
             expires_uptime_s=held.real("expires"),
         )
     )
-
-

@@ -1,4 +1,4 @@
-"""GPU lines of the agent: NVML answers by their number, so that an error is never a figure and a hang is never a zero."""
+"""GPU lines of the agent: NVML answers by number, so that an error is never a figure and a hang is never a zero."""
 
 from __future__ import annotations
 

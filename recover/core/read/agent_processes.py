@@ -42,7 +42,8 @@ def _process(row: Row, boot: str, deep: dict[tuple[int, int], Row], failed: dict
         return None
     more = deep.get((pid, start), Row(None))
     argv = _argv(more, failed.get(pid))
-    live = more.number("live", row.number("live", row.number("threads", 1))) if state in _DEAD or "live" in more else None
+    threads = row.number("threads", 1)
+    live = more.number("live", row.number("live", 0 if state in _DEAD else threads))
     wchans = tuple(dict.fromkeys([*row.texts("wchans"), *more.texts("wchans")]))
     plain_zombie = state in _DEAD and row.number("live") == 0
     ns_pids = row.numbers("ns_pids")
@@ -56,8 +57,8 @@ def _process(row: Row, boot: str, deep: dict[tuple[int, int], Row], failed: dict
         title=clean(" ".join(argv.value)) if isinstance(argv, Known) else "",
         argv=argv,
         uid=row.number("uid"),
-        threads=row.number("threads", 1),
-        live_threads=row.number("threads", 1) if live is None else live,
+        threads=threads,
+        live_threads=live,
         rss_mib=row.number("rss") // 1024,
         shmem_mib=row.number("shmem") // 1024,
         cgroup=row.text("cgroup"),
@@ -102,7 +103,8 @@ def leftovers(report: Report, found: Reading[tuple[Process, ...]]) -> Reading[tu
     alive = None
     if isinstance(found, Known):
         alive = {p.pid for p in found.value if not p.plain_zombie}
-    inodes, names = set(), set()
+    inodes: set[int] = set()
+    names: set[str] = set()
     for item in report.table("deep"):
         inodes.update(item.numbers("inodes"))
         names.update(name.removesuffix(" (deleted)") for name in item.texts("shm"))

@@ -59,7 +59,7 @@ def ram(text: str, process_anon_kib: int) -> Reading[Ram]:
 
 
 def module_version(text: str) -> str:
-    """The version in /proc/driver/nvidia/version (closed, open and "for x86_64" forms) or /sys/module/nvidia/version."""
+    """The version in /proc/driver/nvidia/version (closed, open, "for x86_64" forms) or /sys/module/nvidia/version."""
     match = _MODULE.search(text)
     return (match.group(1) or match.group(2)) if match else ""
 

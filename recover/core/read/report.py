@@ -7,7 +7,7 @@ from recover.model.reading import Unknown, Why
 
 
 class Report:
-    """Filled while the lines are read. Unknown kinds are kept and ignored, so that agent and reader may differ in age."""
+    """Filled while the lines are read. Unknown kinds are kept and ignored: agent and reader may differ in age."""
 
     def __init__(self) -> None:
         self.kinds: dict[str, list[Row]] = {}

@@ -1,4 +1,4 @@
-"""`nvidia-smi -q -x` of drivers 325 to 610 as GPU records: a value that is words instead of a figure is never read as 0.
+"""`nvidia-smi -q -x` of drivers 325 to 610 as GPU records: words that stand for a figure are never read as 0.
 
 NVIDIA does not promise this output; NVML is asked first, and this is what is left where it can't be used.
 """

@@ -1,0 +1,119 @@
+"""Acts inside the guest: one request to the agent each; a connection that ends meanwhile leaves the act unclear."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from recover.core.clean import clean
+from recover.core.read.agent import parse_lines
+from recover.core.read.rows import Row
+from recover.edge.probe import NO_PYTHON, ask
+from recover.edge.shell.port import Shell
+from recover.model.act import (
+    Action,
+    AwaitGone,
+    ClearMarker,
+    Outcome,
+    PlaceMarker,
+    ResetGpu,
+    SetPersistence,
+    Signal,
+    StartService,
+    StopService,
+    SyncDisks,
+)
+from recover.model.contact import Broken
+from recover.model.process import ProcessId
+
+GuestAction = (
+    StopService | StartService | Signal | AwaitGone | SetPersistence | ResetGpu | PlaceMarker | ClearMarker | SyncDisks
+)
+GUEST_ACTIONS = (
+    StopService, StartService, Signal, AwaitGone, SetPersistence, ResetGpu, PlaceMarker, ClearMarker, SyncDisks,
+)  # fmt: skip
+_SHORT_S = 30.0  # acts without a deadline of their own
+_SLACK_S = 15.0  # for connecting and for the agent's last word after its own deadline
+# Repeating these after an unclear end does no harm: each is an ensure verb that looks first.
+_HARMLESS = (AwaitGone, PlaceMarker, ClearMarker, SyncDisks)
+
+
+class GuestActuator:
+    """Performs the guest's actions through one shell. `protect`: pids that are never signalled."""
+
+    def __init__(self, shell: Shell, protect: Iterable[int] = ()) -> None:
+        self._shell = shell
+        self._protect = tuple(protect)
+
+    def perform(self, action: Action) -> Outcome:
+        if not isinstance(action, GUEST_ACTIONS):
+            return Outcome(ok=False, detail=f"{type(action).__name__} is not done inside the guest", changed=False)
+        request, seconds = request_of(action)
+        request["protect_pids"] = self._protect
+        said = ask(self._shell, request, seconds + _SLACK_S)
+        return outcome_of(said, harmless=isinstance(action, _HARMLESS))
+
+
+def request_of(action: GuestAction) -> tuple[dict[str, Any], float]:
+    """The agent's request and the act's own deadline."""
+    match action:
+        case StopService(manager, name, deadline_s):
+            return _service("stop_service", manager, name, deadline_s)
+        case StartService(manager, name, deadline_s):
+            return _service("start_service", manager, name, deadline_s)
+        case Signal(_, members, signal, descendants):
+            what = {"do": "signal", "signal": signal, "descendants": descendants}
+            return {**what, "members": _members(members)}, _SHORT_S
+        case AwaitGone(_, members, deadline_s):
+            return {"do": "await_gone", "members": _members(members), "deadline": deadline_s}, deadline_s
+        case SetPersistence(uuid, bus_id, on):
+            what = {"do": "set_persistence", "uuid": uuid, "bus_id": bus_id, "on": on}
+            return {**what, "deadline": _SHORT_S}, _SHORT_S
+        case ResetGpu(gpus, deadline_s):
+            return {"do": "reset_gpu", "gpus": gpus, "deadline": deadline_s}, deadline_s
+        case PlaceMarker(run, who, host, rung, ttl_s):
+            claim = {"run": run, "who": who, "host": host, "rung": rung}
+            return {"do": "place_marker", **claim, "ttl_s": ttl_s}, _SHORT_S
+        case ClearMarker(run):
+            return {"do": "clear_marker", "run": run}, _SHORT_S
+        case SyncDisks(deadline_s):
+            return {"do": "sync", "deadline": deadline_s}, deadline_s
+
+
+def _service(verb: str, manager: str, name: str, deadline_s: float) -> tuple[dict[str, Any], float]:
+    # The agent reads the state back after its deadline: at most 20 s more.
+    return {"do": verb, "manager": manager, "name": name, "deadline": deadline_s}, deadline_s + 20.0
+
+
+def _members(members: Iterable[ProcessId]) -> list[tuple[str, int, int]]:
+    return [(m.boot_id, m.pid, m.start) for m in members]
+
+
+def outcome_of(said: Any, *, harmless: bool = False) -> Outcome:
+    """The agent's last word; without one, what the shell knows. Only a request that never ran is clearly not done."""
+    report = parse_lines(said.stdout)
+    done = report.one("done")
+    if done is not None:
+        return _told(done)
+    if isinstance(said, Broken):
+        detail = f"{said.failure.value}: {said.detail}"
+        began = said.started or report.one("began") is not None
+        return Outcome(ok=False, detail=clean(detail, 500), changed=began, clear=harmless or not began)
+    tail = clean(said.stderr.decode("utf-8", "replace")[-300:], 300)
+    if said.code == NO_PYTHON:
+        return Outcome(ok=False, detail="no Python on the guest: nothing can be done inside it", changed=False)
+    began = report.one("began") is not None
+    return Outcome(
+        ok=False, detail=f"the agent ended with {said.code} and no answer: {tail}", changed=began, clear=not began
+    )
+
+
+def _told(done: Row) -> Outcome:
+    return Outcome(
+        ok=done.flag("ok"),
+        detail=done.text("detail", limit=1000),
+        changed=done.raw.get("changed") is not False,
+        clear=done.raw.get("clear") is not False,
+        seconds=done.real("seconds"),
+        log=done.texts("log")[:200],
+    )

@@ -1,0 +1,59 @@
+"""What the agent changes: each act checks identity and precondition at that moment, is bounded, and says how it ended.
+
+The answer is one line `done` with ok, changed, clear (False: it may or may not have happened), detail and log.
+"""
+
+import os
+import time
+
+from recover.guest import child, kill, marker, reset, units
+from recover.guest.wire import Limit, emit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable  # noqa: F401  (type comments)
+
+
+def sync(request: "dict[str, Any]") -> "dict[str, Any]":
+    """sync(2) blocks on a dead network file system: bounded, and what hangs is said."""
+    limit = Limit(float(request.get("deadline", 20.0)))
+    one = child.Child("sync", lambda say: os.sync())
+    if child.collect([one], limit):
+        return {"ok": False, "clear": True, "changed": True, "detail": "sync did not come back: a file system hangs"}
+    return {"ok": True, "changed": True, "detail": "disks are in step"}
+
+
+def _dump(request: "dict[str, Any]") -> "dict[str, Any]":
+    from recover.guest import dump
+
+    return dump.dump(request)
+
+
+ACTS = {
+    "signal": kill.send,
+    "await_gone": kill.await_gone,
+    "set_persistence": reset.set_persistence,
+    "reset_gpu": reset.reset_gpu,
+    "stop_service": units.stop,
+    "start_service": units.start,
+    "place_marker": marker.place,
+    "clear_marker": marker.clear,
+    "sync": sync,
+    "dump": _dump,
+}  # type: dict[str, Callable[[dict[str, Any]], dict[str, Any]]]
+
+
+def perform(what: str, request: "dict[str, Any]") -> None:
+    began = time.monotonic()
+    act = ACTS.get(what)
+    try:
+        if act is None:
+            done = {"ok": False, "changed": False, "detail": "no such act: %r" % what}
+        else:
+            emit("began", do=what)
+            done = act(request)
+    except Exception as error:
+        done = {"ok": False, "clear": False, "detail": "%s: %s" % (type(error).__name__, error)}
+    answer = {"ok": False, "changed": True, "clear": True, "detail": "", "log": []}  # type: dict[str, Any]
+    answer.update(done)
+    emit("done", seconds=round(time.monotonic() - began, 3), **answer)

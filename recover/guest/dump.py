@@ -1,0 +1,87 @@
+"""Evidence, before anything is ended: each piece has its own deadline, all of it 60 s, and what is missing is said."""
+
+from recover.guest import procs, system
+from recover.guest.child import run, which
+from recover.guest.kill import members_of, stack_of
+from recover.guest.redact import redact_text
+from recover.guest.wire import Limit, emit, gap, read_or
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+TOTAL_S = 60.0
+_CAP = 2 << 20
+
+
+def dump(request: "dict[str, Any]") -> "dict[str, Any]":
+    limit = Limit(float(request.get("deadline", TOTAL_S)))
+    pieces = [(name, argv, seconds) for name, argv, seconds in _commands(request) if which(argv[0])]
+    system.kernel_log()
+    _piece("meminfo.txt", read_or("/proc/meminfo"))
+    _piece("slabinfo.txt", read_or("/proc/slabinfo"))
+    _piece("modules.txt", read_or("/proc/modules"))
+    _piece("mounts.txt", read_or("/proc/mounts"))
+    _piece("stacks.txt", _stacks(request))
+    missing = []
+    for name, argv, seconds in pieces:
+        if limit.left <= 0.5:
+            missing.append(name)
+            gap(name, "timeout", "no time was left for it")
+            continue
+        ended = run(argv, limit.within(seconds), " ".join(argv), _CAP)
+        if ended.code is None:
+            missing.append(name)
+            gap(name, "timeout", "did not end in %g s" % seconds)
+        _piece(name, ended.out or ended.err)
+    detail = "evidence without " + ", ".join(missing) if missing else "evidence complete"
+    return {"ok": True, "changed": False, "detail": detail}
+
+
+def _piece(name: str, text: str) -> None:
+    if text:
+        emit("piece", name=name, text=redact_text(text[-_CAP:]))
+
+
+def _commands(request: "dict[str, Any]") -> "list[tuple[str, list[str], float]]":
+    found = [
+        ("ps.txt", ["ps", "-eLo", "pid,tid,ppid,pgid,sid,user,stat,wchan:32,rss,etimes,time,comm,args", "-ww"], 5.0),
+        ("kernel.txt", ["dmesg", "-T"], 5.0),
+        ("free.txt", ["free", "-m"], 3.0),
+        ("shm.txt", ["ls", "-lan", "/dev/shm"], 3.0),
+        ("lspci.txt", ["lspci", "-nnvv", "-d", "10de:"], 5.0),
+        ("modinfo.txt", ["modinfo", "nvidia"], 3.0),
+    ]  # type: list[tuple[str, list[str], float]]
+    for unit in list(request.get("units") or ())[:8]:
+        if not str(unit).startswith("-"):
+            found.append(("journal-%s.txt" % _safe(unit), ["journalctl", "-u", unit, "-n", "2000", "--no-pager"], 10.0))
+    for name in list(request.get("containers") or ())[:8]:
+        if not str(name).startswith("-"):
+            found.append(("docker-%s.txt" % _safe(name), ["docker", "logs", "--tail", "2000", name], 10.0))
+    members, _ = members_of(request)
+    for pid, start in members[:16]:
+        if procs.start_of(pid) == start:
+            found.append(("py-spy-%d.txt" % pid, ["py-spy", "dump", "--nonblocking", "--pid", str(pid)], 5.0))
+    if not request.get("nvml_hangs"):  # a tool that hangs is one more client of the GPU
+        found.append(("nvidia-smi-q.txt", ["nvidia-smi", "-q"], 25.0))
+        found.append(("nvidia-smi.txt", ["nvidia-smi"], 15.0))
+    return found
+
+
+def _safe(name: "Any") -> str:
+    return "".join(c if c.isalnum() or c in ".-_@" else "_" for c in str(name))[:80]
+
+
+def _stacks(request: "dict[str, Any]") -> str:
+    """Kernel stacks of the members' threads and of everything in D state."""
+    members, _ = members_of(request)
+    wanted = {pid for pid, start in members if procs.start_of(pid) == start}
+    lines = []
+    for pid in procs.pids():
+        row = procs.stat("/proc/%d" % pid)
+        if row is None or (pid not in wanted and row["state"] != "D"):
+            continue
+        for tid, state, wchan in procs.threads(pid)[:64]:
+            if state == "D" or tid == pid:
+                lines.append("%d/%d %s %s %s\n%s" % (pid, tid, row["comm"], state, wchan, stack_of(pid, tid)))
+    return "\n".join(lines)
