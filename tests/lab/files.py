@@ -17,6 +17,7 @@ HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parents[1]
 PATH = "/run/lab/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 DRIVER = "570.148.08"
+MAC = "BC:24:11:00:01:74"
 FOLDERS = ("src/tests", "reg", "spec", "logs", "docker", "launches", "tmp", "root", "etc", "dev", "sys", "proc/driver", "nvml")
 
 
@@ -84,6 +85,7 @@ def etc(world: Path, hostname: str) -> None:
           "alice:x:1000:1000:Alice:/tmp:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n")
     write(world / "etc/group", "root:x:0:\nalice:x:1000:\nnogroup:x:65534:\n")
     write(world / "etc/hostname", hostname + "\n")
+    write(world / "etc/machine-id", smbios_uuid(hostname).replace("-", "") + "\n")
     # In front of the machine's own list: a machine that has a real driver must not win inside the guest.
     write(world / "etc/ld.so.conf", "/run/lab/lib\ninclude /etc/ld.so.conf\n")
 
@@ -131,6 +133,9 @@ def sysfs(world: Path, gpus: list[dict[str, Any]], uuid: str) -> None:
     for name, text in {"product_uuid": uuid, "product_name": "Standard PC (Q35 + ICH9, 2009)", "sys_vendor": "QEMU", "chassis_vendor": "QEMU",
                        "bios_vendor": "SeaBIOS", "product_serial": ""}.items():
         write(dmi / name, text + "\n")
+    for name, mac in (("lo", "00:00:00:00:00:00"), ("eth0", MAC.lower())):
+        write(root / f"class/net/{name}/address", mac + "\n")
+        write(root / f"class/net/{name}/operstate", "up\n")
     (root / "class/dmi/id").symlink_to("../../devices/virtual/dmi/id")
     write(root / "module/nvidia/version", DRIVER + "\n")
     write(root / "module/nvidia/refcnt", "0\n")

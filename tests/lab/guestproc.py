@@ -36,9 +36,24 @@ def cgroup_pids(root: Path) -> list[int]:
     return pids
 
 
+def is_init(pid: int) -> bool:
+    """Whether it is pid 1 of a namespace below ours."""
+    with contextlib.suppress(OSError, StopIteration):
+        line = next(x for x in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines() if x.startswith("NSpid:"))
+        return line.split()[-1] == "1" and len(line.split()) > 2
+    return False
+
+
 def kill_cgroup(root: Path, limit_s: float = 10.0) -> bool:
     """SIGKILL for all that is in the tree, then the tree itself; True when nothing of it is left."""
     end = time.monotonic() + limit_s
+    # Pid 1 first and alone: its parent outside then reaps it, where a parent killed with it would leave a zombie to the machine.
+    inits = [pid for pid in cgroup_pids(root) if is_init(pid)]
+    for pid in inits:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    while inits and cgroup_pids(root) and time.monotonic() < end - limit_s * 0.7:
+        time.sleep(0.02)
     while root.exists() and time.monotonic() < end:
         killer = root / "cgroup.kill"
         if killer.exists():
@@ -135,9 +150,6 @@ class GuestProcess:
         return ask_socket(self.world, "init.sock", {"op": op, **more})
 
     def power_cut(self) -> None:
-        if self.init:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.init, signal.SIGKILL)
         kill_cgroup(self.cgroup)
         if self.popen is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):

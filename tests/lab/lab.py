@@ -62,9 +62,10 @@ class Lab:
             popen = subprocess.Popen([sys.executable, "-B", "-m", "tests.lab.keeper", str(self.folder)], cwd=SOURCE, stdin=subprocess.DEVNULL, stdout=log,
                                      stderr=log, start_new_session=True)
         self._note_keeper(popen.pid)
+        popen.returncode = 0  # a daemon: `down` ends it by its noted identity, perhaps from another process
         end = time.monotonic() + wait_s
         while not (self.folder / "ready.json").exists():
-            if popen.poll() is not None:
+            if not _start(popen.pid):
                 raise LabError("the lab did not come up:\n" + (self.folder / "keeper.log").read_text()[-3000:])
             if time.monotonic() > end:
                 raise LabError(f"the lab did not come up in {wait_s:.0f} s")

@@ -12,8 +12,6 @@ from .driver.state import State, gpu
 from .guestproc import cgroup2_mount
 from .scenario import merged
 
-MAC = "BC:24:11:00:01:74"
-
 
 def folder(path: Path, data: dict[str, Any], *, idle: bool) -> None:
     place = files.free_place()
@@ -36,7 +34,7 @@ def pve(path: Path, data: dict[str, Any], gpus: list[dict[str, Any]]) -> dict[st
                 "name": "GB202GL [RTX PRO 6000 Blackwell Server Edition]", "vendor_name": "NVIDIA Corporation", "subsystem": "10de:204e"}
                for n, one in enumerate(gpus)]
     vm = {"vmid": guest["vmid"], "name": guest["hostname"], "node": "pve1", "memory_mib": int((guest["total_gib"] + 1) * 1024), "status": "running",
-          "uptime_s": int(guest["uptime_s"]), "smbios_uuid": files.smbios_uuid(guest["hostname"]), "mac": MAC, "hostpci": devices, "onboot": True}
+          "uptime_s": int(guest["uptime_s"]), "smbios_uuid": files.smbios_uuid(guest["hostname"]), "mac": files.MAC, "hostpci": devices, "onboot": True}
     node = {"name": "pve1", "memory_mib": 1048576, "used_mib": 24576}
     base = {"directory": str(path / "pve"), "nodes": [node], "hooks": {"command": [sys.executable, "-B", "-m", "tests.lab", "power", "--dir", str(path)]}}
     rest = {key: value for key, value in own.items() if key not in ("vm", "vms")}

@@ -35,7 +35,7 @@ def build(world: Path, source: Path) -> None:
     if not (cache := Path("/run/lab/etc/ld.so.cache")).exists():
         # `-X`: the machine's links stay as they are; the folder of the fake driver has its name only in here.
         subprocess.run(["ldconfig", "-X", "-C", str(cache), "-f", "/run/lab/etc/ld.so.conf"], check=True, stderr=subprocess.DEVNULL)
-    for name in ("passwd", "group", "hostname", "ld.so.cache"):
+    for name in ("passwd", "group", "hostname", "machine-id", "ld.so.cache"):
         if os.path.exists(f"/etc/{name}"):
             bind(f"/run/lab/etc/{name}", f"/etc/{name}")
     # Last: from here on what lies under the machine's /tmp is out of sight, the lab's own folder too.
