@@ -223,8 +223,9 @@ def _loading(look: Look, group: Group, parts: tuple[Part, ...], words: str) -> J
     seen = watch(f"loading:{group.key}", -weight, GROWTH_MIB, stalls, finding)
     if look.ripe(seen.symptom):
         return Judged(Health.HUNG, finding.says, (seen,))
-    young = min(age_s(p.process, look.uptime_s) for p in parts) < YOUNG_S
-    if look.moved(seen.symptom) or young:
+    if look.moved(seen.symptom):
+        return Judged(Health.STARTING, f"{words}; it grows, {gib(weight)} so far", (replace(seen, worrying=False),))
+    if min(age_s(p.process, look.uptime_s) for p in parts) < YOUNG_S:
         return Judged(Health.STARTING, f"{words}; it holds {gib(weight)} so far", (seen,))
     return Judged(Health.LIVE, words, (seen,))
 

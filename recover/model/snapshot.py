@@ -60,6 +60,7 @@ class Baseline:
     firmware: str = ""
     host_kernel: str = ""
     saved_at: float = 0.0  # seconds since the epoch, for showing
+    unowned_mib: int = 0  # RAM that nothing accounted for on the idle guest: the driver's own pools
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,280 @@
+"""The driver is sick when it does not answer, loses a GPU or asks for a reset; its own word outranks the Xid table.
+
+The order of trust: the GPU does not answer > off the bus (Xid 79, also over the driver's own "GPU reset", which cannot
+reach such a card: open-gpu-kernel-modules gpu.c, NVSentinel 1494) > recovery action (field 230) > last Xid 154 > table.
+"""
+
+from __future__ import annotations
+
+from recover.core.groups import uuid_of
+from recover.core.look import Gap, Look, Sign, Signs, on_gpu, watch
+from recover.core.messages import driver_lockups, init_failures, invalid_regions, reset_hints
+from recover.core.xid_table import SXID_RESET_FABRIC, SXID_RESTART_VM, XIDS
+from recover.core.xids import XidEvent, cure, sxids, verdict_of
+from recover.model.gpu import Condition, Driver, Gpu, RecoveryAction
+from recover.model.reading import Known
+from recover.model.verdict import Finding, Scope
+
+_NVML_DENIED = 4
+_NVML_NOT_LOADED = 9
+_NVML_NO_LIBRARY = 12
+_NVML_MISMATCH = 18
+_NVML_UNKNOWN = 999
+
+ACTION_CURES: dict[RecoveryAction, Scope | None] = {
+    RecoveryAction.GPU_RESET: Scope.GPU,
+    RecoveryAction.NODE_REBOOT: Scope.GUEST,
+    RecoveryAction.DRAIN_P2P: Scope.GPU,
+    RecoveryAction.DRAIN_AND_RESET: Scope.GPU,
+    RecoveryAction.RECOVER_IMEX_DOMAIN: None,
+    RecoveryAction.BUS_RESET: Scope.VM,  # from a guest's point of view the bus is QEMU's: the real one at stop and start
+    RecoveryAction.SYSTEM_REBOOT: Scope.VM,
+    RecoveryAction.OTHER: None,
+}
+
+
+def driver_state(look: Look) -> Signs:
+    """The driver as a whole: hung, not loaded, another version than its library, or not to be asked."""
+    guest = look.guest
+    if guest is None:
+        return
+    driver = look.driver
+    if driver is None:
+        yield Gap("the driver's state is not known")
+    elif driver.condition is Condition.HANGS:
+        says = f"the NVIDIA driver does not answer, while the guest does ({driver.detail or 'nvmlInit'})"
+        yield Finding("nvml-hang", says, Scope.VM, None, tuple(lockups(look)))
+    elif driver.condition is Condition.FAILS:
+        yield from _failed(look, driver)
+    elif driver.condition is not Condition.ANSWERS:
+        yield Gap(f"the driver was not asked: {driver.detail or driver.condition}")
+
+
+def _failed(look: Look, driver: Driver) -> Signs:
+    guest = look.guest
+    code, said = driver.nvml_code, driver.detail
+    container = guest is not None and guest.identity.container
+    if code == _NVML_MISMATCH or "mismatch" in said.lower():
+        says = (
+            "the NVIDIA library and the loaded module have different versions: no GPU is stuck, a restart loads the new"
+        )
+        yield Finding("driver-mismatch", says, None, None, (said,))
+    elif code == _NVML_NO_LIBRARY:
+        yield Finding("driver-missing", "the NVIDIA library is not installed in the guest", None, None, (said,))
+    elif code == _NVML_DENIED:
+        yield Gap(f"the driver may not be asked: {said}")
+    elif container and (code == _NVML_UNKNOWN or "Unknown Error" in said):
+        # The container lost its devices, the host's driver is well (nvidia-container-toolkit 48): only its restart helps.
+        says = "the container has lost its GPUs: NVML says unknown error"
+        finding = Finding("container-lost-gpus", says, Scope.PROCESS, None, (said,), at_least=Scope.VM)
+        yield watch("driver:container", 0, 1, look.ripens(), finding)
+    elif code == _NVML_NOT_LOADED or "communicate with the NVIDIA driver" in said:
+        finding = Finding(
+            "driver-not-loaded", "the NVIDIA driver is not loaded in the guest", Scope.GUEST, None, (said,)
+        )
+        yield watch("driver:not-loaded", 0, 1, look.ripens(), finding)
+    else:
+        finding = Finding("driver-fails", f"the NVIDIA driver fails: {said or code}", Scope.GUEST, None, (said,))
+        yield watch("driver:fails", 0, 1, look.ripens(), finding)
+
+
+def lockups(look: Look) -> tuple[str, ...]:
+    return driver_lockups(look.news())[:3]
+
+
+def kernel_lockup(look: Look) -> Signs:
+    """A CPU is locked up inside the driver: nothing from inside the guest helps (open-gpu-kernel-modules 1223)."""
+    found = lockups(look)
+    if found:
+        says = "the guest's kernel is locked up inside the NVIDIA driver"
+        yield Finding("kernel-lockup", says, Scope.VM, None, found, at_least=Scope.VM)
+
+
+def gpu_condition(look: Look) -> Signs:
+    """Each GPU by how it answers: hangs, lost, reset required, fails, or not asked."""
+    for gpu in look.gpus:
+        match gpu.condition:
+            case Condition.ANSWERS | Condition.RESET_REQUIRED:
+                continue
+            case Condition.HANGS:
+                yield _hang(look, gpu, "does not answer the driver, while the guest does")
+            case Condition.NOT_ASKED:
+                if uuid_of(gpu) in look.snapshot.unasked_gpus or gpu.bus_id in look.snapshot.unasked_gpus:
+                    yield _hang(look, gpu, "hung earlier in this run, and nothing was done about it since")
+                else:
+                    yield Gap(f"GPU {gpu.index} was not asked: {gpu.detail or 'no reason given'}")
+            case Condition.LOST:
+                yield on_gpu("gpu-lost", gpu, "is lost: it does not answer on its bus", Scope.VM, *_said(look, gpu))
+            case Condition.FAILS:
+                yield from _fails(look, gpu)
+
+
+def _hang(look: Look, gpu: Gpu, says: str) -> Finding:
+    # A guest reboot or a reset waits for the same firmware: only the device's own reset at VM stop and start helps.
+    return on_gpu("nvml-hang", gpu, says, Scope.VM, *_said(look, gpu))
+
+
+def _fails(look: Look, gpu: Gpu) -> Signs:
+    """Another NVML error: it may be ours (no permission), and a GPU may come up late."""
+    if any(word in gpu.detail.lower() for word in ("permission", "not supported", "denied")):
+        yield Gap(f"GPU {gpu.index} may not be asked: {gpu.detail}")
+        return
+    broken = init_failures(look.news()).get(gpu.bus_id)
+    if broken:
+        finding = on_gpu("gpu-init-failed", gpu, "could not be brought up by the driver", Scope.VM, broken)
+    else:
+        says = f"answers the driver with an error: {gpu.detail or 'unknown'}"
+        finding = on_gpu("gpu-fails", gpu, says, Scope.GPU, *_said(look, gpu))
+    yield watch(f"fails:{uuid_of(gpu)}", 0, 1, look.ripens(), finding)
+
+
+def recovery(look: Look) -> Signs:
+    """What the driver and the kernel log ask for on a GPU, one verdict each, contradictions as evidence."""
+    events = look.xids()
+    for gpu in look.gpus:
+        if gpu.condition in (Condition.LOST, Condition.HANGS, Condition.NOT_ASKED):
+            continue
+        own = tuple(e for e in events if e.bus_id == gpu.bus_id)
+        finding = _verdict(gpu, own)
+        if finding is not None:
+            yield finding
+    known = {gpu.bus_id for gpu in look.gpus}
+    for bus_id in dict.fromkeys(e.bus_id for e in events if e.code == 79 and e.bus_id not in known):
+        yield Finding("gpu-lost", f"the GPU at {bus_id} has fallen off its bus (Xid 79)", Scope.VM, bus_id, ())
+
+
+def _verdict(gpu: Gpu, own: tuple[XidEvent, ...]) -> Finding | None:
+    said = tuple(_words(e) for e in own)
+    if any(e.code == 79 for e in own):
+        action = gpu.recovery_action
+        doubt = (f"the driver asks for {action.value.name}",) if isinstance(action, Known) and action.value else ()
+        return on_gpu("gpu-lost", gpu, "has fallen off its bus (Xid 79)", Scope.VM, *said, *doubt)
+    if any(e.code == 64 for e in own):
+        return on_gpu(
+            "row-remap-failed", gpu, "could not remap bad memory (Xid 64): take it out of service", None, *said
+        )
+    by_driver = _by_driver(gpu, said)
+    if by_driver is not None:
+        return by_driver
+    if gpu.condition is Condition.RESET_REQUIRED:
+        return on_gpu("reset-required", gpu, "needs a reset, says the driver", Scope.GPU, *said)
+    if isinstance(gpu.recovery_action, Known):
+        return None  # the driver's word of now, NONE, outranks older lines of its log
+    return _by_log(gpu, own, said)
+
+
+def _by_driver(gpu: Gpu, said: tuple[str, ...]) -> Finding | None:
+    if not isinstance(gpu.recovery_action, Known) or gpu.recovery_action.value is RecoveryAction.NONE:
+        return None
+    action = gpu.recovery_action.value
+    signal = "reset-required" if action is RecoveryAction.GPU_RESET else "recovery-action"
+    words = action.name.lower().replace("_", " ")
+    return on_gpu(signal, gpu, f"needs: {words}, says the driver", ACTION_CURES[action], *said)
+
+
+def _by_log(gpu: Gpu, own: tuple[XidEvent, ...], said: tuple[str, ...]) -> Finding | None:
+    """Without field 230: the last Xid 154 of the GPU, which also takes back what came before it, else the table."""
+    last = next((e for e in reversed(own) if e.code == 154 and verdict_of(e) is not None), None)
+    later = own
+    if last is not None:
+        number = verdict_of(last) or 0
+        known = number in RecoveryAction.__members__.values()
+        action = RecoveryAction(number) if known else RecoveryAction.OTHER
+        if action is not RecoveryAction.NONE:
+            words = action.name.lower().replace("_", " ")
+            return on_gpu("recovery-action", gpu, f"needs: {words} (Xid 154)", ACTION_CURES[action], *said)
+        later = own[own.index(last) + 1 :]
+    verdicts = [(e, cure(e)[1]) for e in later if cure(e)[0]]
+    if not verdicts:
+        return None
+    event, scope = max(verdicts, key=lambda pair: 99 if pair[1] is None else int(pair[1]))
+    name = XIDS[event.code].note.split(";")[0]
+    return on_gpu("xid", gpu, f"reported Xid {event.code}: {name}", scope, *said)
+
+
+def _words(event: XidEvent) -> str:
+    return f"Xid {event.code} at {event.usec / 1e6:.0f} s: {event.text[:160]}"
+
+
+def _said(look: Look, gpu: Gpu) -> tuple[str, ...]:
+    return tuple(_words(e) for e in look.xids() if e.bus_id == gpu.bus_id)[-5:]
+
+
+def reset_hint(look: Look) -> Signs:
+    """The driver's log says that a GPU needs a reset, without saying which: evidence for a gap, not for an act."""
+    hints = reset_hints(look.news())
+    if hints and look.gpus and not any(isinstance(g.recovery_action, Known) for g in look.gpus):
+        yield Gap(f"the driver's log asks for a reset and does not say of which GPU: {hints[-1][:120]}")
+
+
+def remapping(look: Look) -> Signs:
+    """Bad memory rows: a failed remap is for a person, a pending one takes effect with the next reset."""
+    for gpu in look.gpus:
+        if gpu.remap_failed == Known(True):
+            says = "could not remap bad memory: take it out of service"
+            yield on_gpu("row-remap-failed", gpu, says, None)
+        elif gpu.remap_pending == Known(True):
+            says = "has a row remap pending, which its next reset applies"
+            yield on_gpu("row-remap-pending", gpu, says, Scope.GPU)
+
+
+def missing_gpus(look: Look) -> Signs:
+    """Fewer GPUs than the baseline, the configuration or the PCI bus have. Right after a boot they may still come."""
+    guest = look.guest
+    if guest is None:
+        return
+    if not isinstance(guest.gpus, Known):
+        yield Gap("the GPUs are not known")
+        return
+    driver = look.driver
+    if driver is None or driver.condition is not Condition.ANSWERS:
+        return
+    seen = {uuid_of(g) for g in look.gpus} | {g.bus_id for g in look.gpus}
+    saved = [] if look.baseline is None else [b for b in look.baseline.gpus if not {b.uuid, b.bus_id} & seen]
+    for gone in saved:
+        says = f"GPU {gone.uuid} ({gone.bus_id}) is missing: the baseline has it"
+        yield _missing(look, gone.uuid, says, len(saved))
+    if not saved:
+        yield from _fewer(look, seen)
+
+
+def _fewer(look: Look, seen: set[str]) -> Signs:
+    guest, expected = look.guest, dict(look.snapshot.target.expect).get("gpus")
+    container = guest is not None and guest.identity.container
+    bus = guest.pci_gpus.value if guest is not None and isinstance(guest.pci_gpus, Known) and not container else ()
+    for bus_id in (b for b in bus if b not in seen):
+        yield _missing(look, bus_id, f"the GPU at {bus_id} is on the bus, and the driver does not show it", len(bus))
+    if expected is not None and len(look.gpus) < expected and not set(bus) - seen:
+        says = f"{len(look.gpus)} GPUs are there, and the configuration expects {expected}"
+        yield _missing(look, None, says, expected - len(look.gpus))
+    if not look.gpus and not bus and expected is None:
+        yield Gap("no GPU was seen, and nothing says that there should be one")
+
+
+def _missing(look: Look, where: str | None, says: str, level: int) -> Sign:
+    broken = tuple(invalid_regions(look.news())[:2])
+    finding = Finding("gpu-missing", says, None if broken else Scope.VM, where, broken)
+    return watch(f"missing:{where or 'count'}", level, 1, look.ripens(), finding)
+
+
+def link_width(look: Look) -> Signs:
+    """A link that is narrower than it was: only the host can train it anew."""
+    saved = {} if look.baseline is None else {b.uuid: b.link_width for b in look.baseline.gpus}
+    for gpu in look.gpus:
+        before = saved.get(uuid_of(gpu))
+        if before is not None and isinstance(gpu.link_width, Known) and 0 < gpu.link_width.value < before:
+            says = f"has a PCIe link of x{gpu.link_width.value}, it was x{before}"
+            yield on_gpu("link-width", gpu, says, Scope.HOST_DEVICE)
+
+
+def switches(look: Look) -> Signs:
+    """NVSwitch errors in the guest's own log: the fabric guide asks for a VM restart, or for the whole fabric."""
+    news = [e for e in sxids(look.news()) if "Non-fatal" not in e.text]
+    fabric = [e for e in news if e.code in SXID_RESET_FABRIC]
+    restart = [e for e in news if e.code in SXID_RESTART_VM]
+    if fabric:
+        says = f"NVSwitch {fabric[-1].bus_id} reports SXid {fabric[-1].code}: the whole fabric must be reset"
+        yield Finding("sxid", says, None, None, tuple(e.text[:160] for e in fabric[-3:]))
+    elif restart:
+        says = f"NVSwitch {restart[-1].bus_id} reports SXid {restart[-1].code}"
+        yield Finding("sxid", says, Scope.VM, restart[-1].bus_id, tuple(e.text[:160] for e in restart[-3:]))

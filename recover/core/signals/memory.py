@@ -1,0 +1,142 @@
+"""Memory is sick when it stays away although nothing that lives owns it; owned memory is never residual.
+
+Thresholds: 16 MiB on a GPU covers the idle figures of 0 to 14 MiB seen on healthy cards; RAM may differ from its
+baseline by 8 GiB or 3 %, since page tables, slab and the driver's own pools move with use; without a baseline only
+unowned RAM above 16 GiB or 5 % is a symptom, since nobody knows what is normal there.
+"""
+
+from __future__ import annotations
+
+from recover.core.groups import uuid_of
+from recover.core.look import Gap, Look, Signs, gib, on_gpu, watch
+from recover.core.ram import free_enough, ram_expected, unowned, unowned_limit
+from recover.model.gpu import Condition, Gpu
+from recover.model.memory import Leftover
+from recover.model.process import Health
+from recover.model.reading import Known
+from recover.model.verdict import Finding, Scope
+
+QUANTUM_MIB = 64
+LEFTOVER_MIB = 1024  # less is what every server leaves behind
+_WELL = frozenset({Health.HEALTHY, Health.STARTING, Health.LIVE})
+
+
+def gpu_memory_held(look: Look) -> Signs:
+    """Bytes on a GPU that no living process owns. While a dead or hung group still exists, it is that group's."""
+    for gpu in look.gpus:
+        if gpu.condition is not Condition.ANSWERS:
+            continue
+        if not isinstance(gpu.used_mib, Known):
+            yield Gap(f"GPU {gpu.index}: used memory is not known ({gpu.used_mib.detail or gpu.used_mib.why})")
+            continue
+        used, idle = gpu.used_mib.value, look.idle_mib(gpu)
+        if used <= idle or _owned(look, gpu):
+            continue
+        doubt = _undecidable(look, gpu)
+        if doubt:
+            yield Gap(f"GPU {gpu.index} uses {gib(used)}, and whose it is can't be told: {doubt}")
+            continue
+        finding = on_gpu(
+            "gpu-memory-held",
+            gpu,
+            f"holds {gib(used)} that no living process owns ({idle} MiB are normal)",
+            Scope.GPU,
+            *_ghosts(look, gpu),
+        )
+        yield watch(f"vram:{uuid_of(gpu)}", used, QUANTUM_MIB, look.limits.ripens_s, finding)
+
+
+def _owned(look: Look, gpu: Gpu) -> bool:
+    """Daemons that only keep a GPU's node open own none of its memory, unless the driver lists them."""
+    listed = look.listed(gpu)
+    if any(not p.plain_zombie for p in listed):
+        return True
+    return any(not g.protected for g in look.groups_on(uuid_of(gpu)))
+
+
+def _undecidable(look: Look, gpu: Gpu) -> str:
+    guest = look.guest
+    if gpu.shares_system_memory:
+        return "the system shares its memory and keeps freed pages"
+    if isinstance(gpu.virtualisation, Known) and "vgpu" in gpu.virtualisation.value:
+        return "it is a virtual GPU"
+    if not look.processes_known or (guest is not None and not guest.complete):
+        return "the process table is not complete"
+    if not isinstance(gpu.processes, Known):
+        return "the driver's process list is not known"
+    if guest is not None and guest.identity.container and gpu.processes.value:
+        return "in a container the driver names processes by their numbers on the host"
+    return ""
+
+
+def _ghosts(look: Look, gpu: Gpu) -> list[str]:
+    rows = gpu.processes.value if isinstance(gpu.processes, Known) else ()
+    table = {p.pid for p in look.processes}
+    return [f"the driver lists pid {row.pid}, which does not exist" for row in rows if row.pid not in table]
+
+
+def ghost_utilisation(look: Look) -> Signs:
+    """100 % busy with nothing on it: seen after killed CUDA programs; a new context cures it."""
+    for gpu in look.gpus:
+        busy = isinstance(gpu.utilisation_pct, Known) and gpu.utilisation_pct.value >= 99
+        empty = isinstance(gpu.used_mib, Known) and gpu.used_mib.value <= look.idle_mib(gpu)
+        nobody = isinstance(gpu.processes, Known) and not gpu.processes.value and look.processes_known
+        if gpu.condition is Condition.ANSWERS and busy and empty and nobody and not _owned(look, gpu):
+            finding = on_gpu("ghost-utilisation", gpu, "says 100 % busy, and nothing runs on it", Scope.GPU)
+            yield watch(f"util:{uuid_of(gpu)}", 0, 1, look.limits.ripens_s, finding)
+
+
+def leftovers(look: Look) -> Signs:
+    """Shared memory whose owner is dead and that nobody maps: the kernel keeps it until somebody unlinks it."""
+    guest = look.guest
+    if guest is None or not isinstance(guest.leftovers, Known) or look.broken:
+        return
+    dead = [item for item in guest.leftovers.value if _abandoned(item)]
+    size = sum(item.size_mib for item in dead)
+    if size >= LEFTOVER_MIB:
+        names = tuple(f"{item.name} {gib(item.size_mib)}" for item in sorted(dead, key=lambda i: -i.size_mib)[:5])
+        says = f"{len(dead)} shared memory objects of dead owners hold {gib(size)}"
+        finding = Finding("leftover-memory", says, Scope.PROCESS, None, names)
+        yield watch("ram:leftovers", size, QUANTUM_MIB, look.limits.ripens_s, finding)
+
+
+def _abandoned(item: Leftover) -> bool:
+    return item.mapped is False and item.owner_alive is not True
+
+
+def unowned_ram(look: Look) -> Signs:
+    """RAM that no process, file or kernel pool accounts for, and no living server for which the driver may pin it.
+
+    The incident's 318 GB were of this kind: only a new kernel gave them back.
+    """
+    ram = look.ram
+    if ram is None:
+        if look.guest is not None:
+            yield Gap("the guest's RAM is not known")
+        return
+    if look.working or look.broken or not look.processes_known:
+        return
+    size, limit = unowned(ram), unowned_limit(ram, look.baseline)
+    if size > limit:
+        says = f"{gib(size)} of RAM are gone, and nothing owns them ({gib(limit)} are tolerated)"
+        finding = Finding("ram-unowned", says, Scope.GUEST, None, (f"{gib(ram.available_mib)} available",))
+        yield watch("ram:unowned", size, QUANTUM_MIB, look.limits.ripens_s, finding)
+
+
+def ram_below_baseline(look: Look) -> Signs:
+    """Less available than when idle, though no living process, leftover file or unowned page explains it."""
+    ram, expected = look.ram, ram_expected(look.snapshot, look.baseline)
+    if ram is None or expected is None or look.working or look.broken or not look.processes_known:
+        return
+    missing = expected - ram.available_mib - ram.process_anon_mib - _known_objects(look)
+    if free_enough(missing, ram) or unowned(ram) > unowned_limit(ram, look.baseline):
+        return
+    says = f"{gib(ram.available_mib)} of RAM are available, {gib(expected)} were when the guest was idle"
+    finding = Finding("ram-below-baseline", says, Scope.GUEST, None, (f"{gib(missing)} of that are not explained",))
+    yield watch("ram:available", missing, QUANTUM_MIB, look.limits.ripens_s, finding)
+
+
+def _known_objects(look: Look) -> int:
+    guest = look.guest
+    items = guest.leftovers.value if guest is not None and isinstance(guest.leftovers, Known) else ()
+    return sum(item.size_mib for item in items)

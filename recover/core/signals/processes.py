@@ -1,0 +1,119 @@
+"""Single processes are sick when the kernel keeps them: no progress in D, a SIGKILL that does nothing, dead storage."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from recover.core.groups import holds_gpu
+from recover.core.look import Gap, Look, Signs, Watch, watch
+from recover.model.process import Process
+from recover.model.verdict import Finding, Scope
+
+# Names of functions in which tasks of network and user-space file systems wait for their server.
+STORAGE = re.compile(
+    r"^(nfs\d?_|nfs_|rpc_|xprt_|ceph_|fuse_|request_wait_answer|ll_|lustre|ptlrpc_|obd_|cl_|osc_|gpfs|cifs_|smb2?_|"
+    r"wait_on_commit|afs_|p9_client|v9fs_|gfs2_|ocfs2_|beegfs|weka)",
+)
+_DRIVER = re.compile(r"nvidia|uvm_|^rm_|^os_acquire|^nv_", re.IGNORECASE)
+_TICKS_QUANTUM = 10  # 0.1 s of CPU: unpinning and pinning burn more than that in any second
+
+
+def uninterruptible(look: Look) -> Signs:
+    """D without progress in a member of a group or in the driver; unpinning after a kill makes progress."""
+    ripens = look.limits.ripens_s
+    for process in look.processes:
+        if process.ours or process.sigkill_pending or not _stuck_in_d(process) or _storage(process):
+            continue
+        group = look.group_of(process.id)
+        if group is None and not _in_driver(process):
+            continue
+        where = _where(process)
+        finding = Finding(
+            "stuck-process",
+            f"pid {process.pid} ({process.comm}) waits in the kernel without any progress{where}",
+            Scope.PROCESS if group is not None else Scope.GUEST,
+            group.key if group is not None else None,
+            (_words(process),),
+        )
+        if group is None or not group.protected:
+            yield _doubted(look, watch(f"d:{process.id}", -process.cpu_ticks, _TICKS_QUANTUM, ripens, finding))
+
+
+def _doubted(look: Look, seen: Watch) -> Watch:
+    """A single look may catch any process in D; only the second one without progress is a reason to wait."""
+    again = seen.symptom.key in look.past.anchors and not look.moved(seen.symptom)
+    return replace(seen, worrying=again)
+
+
+def unkillable(look: Look) -> Signs:
+    """A SIGKILL is pending and does nothing. D with progress is unpinning; R may spin: its CPU time proves nothing.
+
+    Seen with vllm 25127: R in uvm_spin_loop, only a restart of the machine ended it.
+    """
+    for process in look.processes:
+        if process.ours or not process.sigkill_pending or process.state not in "DR":
+            continue
+        group = look.group_of(process.id)
+        if group is None and not holds_gpu(process) and not _in_driver(process):
+            continue
+        level = -process.cpu_ticks if process.state == "D" else process.rss_mib
+        finding = Finding(
+            "unkillable-process",
+            f"pid {process.pid} ({process.comm}) ignores SIGKILL in state {process.state}{_where(process)}",
+            None if _storage(process) else Scope.GUEST,
+            group.key if group is not None else None,
+            (_words(process),),
+            at_least=None if _storage(process) else Scope.GUEST,
+        )
+        yield watch(f"kill:{process.id}", level, _TICKS_QUANTUM, look.limits.ripens_s, finding)
+
+
+def storage_hang(look: Look) -> Signs:
+    """A member of a group waits for a file server: no step here cures that, and no signal reaches it."""
+    for process in look.processes:
+        group = look.group_of(process.id)
+        if process.ours or group is None or not _stuck_in_d(process) or not _storage(process):
+            continue
+        finding = Finding(
+            "storage-hang",
+            f"pid {process.pid} ({process.comm}) waits for storage that does not answer{_where(process)}",
+            None,
+            group.key,
+            (_words(process),),
+        )
+        yield _doubted(
+            look, watch(f"storage:{process.id}", -process.cpu_ticks, _TICKS_QUANTUM, look.limits.ripens_s, finding)
+        )
+
+
+def unseen_handles(look: Look) -> Signs:
+    """Processes whose open files could not be read: they may hold a GPU. Said, but no reason to doubt or to act."""
+    unseen = [p for p in look.processes if not p.holds_known and not p.plain_zombie]
+    if unseen:
+        yield Gap(f"open files of {len(unseen)} processes could not be read", matters=False)
+
+
+def _stuck_in_d(process: Process) -> bool:
+    return process.state == "D" or (process.dead_leader and bool(process.thread_wchans))
+
+
+def _waits(process: Process) -> tuple[str, ...]:
+    return tuple(w for w in (process.wchan, *process.thread_wchans) if w)
+
+
+def _storage(process: Process) -> bool:
+    return any(STORAGE.search(w) for w in _waits(process))
+
+
+def _in_driver(process: Process) -> bool:
+    return any(_DRIVER.search(w) for w in _waits(process))
+
+
+def _where(process: Process) -> str:
+    waits = _waits(process)
+    return f" (in {waits[0]})" if waits else ""
+
+
+def _words(process: Process) -> str:
+    return f"{process.title or process.comm}: state {process.state}, {process.cpu_ticks} ticks, {process.rss_mib} MiB"

@@ -1,0 +1,73 @@
+"""Servers are sick when their group is dead or hung, or when the launch that was ended fails again by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from recover.core.engines import BY_NAME, OTHER
+from recover.core.groups import fingerprint
+from recover.core.health import dead_finding, hung_finding
+from recover.core.look import Gap, Look, Signs
+from recover.model.process import Group, Health
+from recover.model.verdict import Finding
+
+
+def dead_group(look: Look) -> Signs:
+    """A group without its main process or without some of its ranks: what is left only holds memory."""
+    for group in look.groups:
+        if group.health is Health.DEAD:
+            yield dead_finding(group, group.why)
+
+
+def hung_group(look: Look) -> Signs:
+    """A group that has work and does none."""
+    for group in look.groups:
+        if group.health is Health.HUNG:
+            yield replace(hung_finding(group, ""), says=group.why)
+
+
+def watched_groups(look: Look) -> Signs:
+    """What must be seen again before a group can be called healthy, hung or dead."""
+    return look.watches
+
+
+def unproved_server(look: Look) -> Signs:
+    """A server that is merely alive: nobody can say that the machine is well."""
+    for group in look.groups:
+        serves = BY_NAME.get(group.engine, OTHER).serves
+        if group.health is Health.LIVE and serves and not group.protected:
+            yield Gap(f"whether {group.engine} server {group.key} is healthy is not known: {group.why}")
+
+
+def crash_loop(look: Look) -> Signs:
+    """The launch that we ended came back by itself and fails again: ending it once more would be a loop."""
+    for group in look.groups:
+        if group.supervised_again and group.health in {Health.DEAD, Health.HUNG}:
+            owner = f"{group.owner.kind} {group.owner.name}".rstrip()
+            yield Finding(
+                "crash-loop",
+                f"{group.engine} server {group.key} was started again by {owner} after it was ended, and fails again",
+                None,
+                None,
+                (group.why, group.title),
+            )
+
+
+def came_back(look: Look, group: Group) -> bool:
+    """Whether a group is a new launch of one that a try of this journal was to end.
+
+    A group that only lost its first process has another key too, so it must be younger than the one that was ended.
+    """
+    mark = fingerprint(group)
+    old = [key for key, launch in look.past.ended if launch == mark and key != group.key]
+    if not mark or not old or any(key == group.key for key, _ in look.past.ended):
+        return False
+    guest, first = look.guest, look.past.first
+    rebooted = guest is None or first is None or first.boot_id != guest.mark.boot_id
+    born = min(member.start for member in group.members)
+    return rebooted or all(born > _start(key) for key in old)
+
+
+def _start(key: str) -> int:
+    _, _, start = key.partition("@")
+    return int(start) if start.isdigit() else -1
