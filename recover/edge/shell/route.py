@@ -19,7 +19,9 @@ from recover.model.contact import Failure
 _SAFE_HOST = re.compile(r"[A-Za-z0-9_.:%][A-Za-z0-9_.:%-]*")
 _SAFE_USER = re.compile(r"[A-Za-z0-9_.@\\+][A-Za-z0-9_.@\\+$-]*")
 _DEFAULT_KEYS = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
-_DEFAULT_KNOWN = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2", "/etc/ssh/ssh_known_hosts")
+_DEFAULT_KNOWN = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
+_EVERYONES_KNOWN = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
+_MATCHABLE = {"all", "canonical", "final", "host", "originalhost", "user", "localuser", "exec"}
 _MAX_HOPS = 8
 
 
@@ -129,13 +131,11 @@ def _hop(options: Any, wish: _Wish) -> Hop:
 
 
 def _known(options: Any, wish: _Wish, hop: Hop) -> tuple[str, ...]:
-    if wish.known_hosts:
-        return (_home(wish.known_hosts),)
-    users = options.get("userknownhostsfile")
-    if not users:
-        return tuple(_home(path) for path in _DEFAULT_KNOWN)
-    globals_ = shlex.split(options.get("globalknownhostsfile", "/etc/ssh/ssh_known_hosts"))
-    return tuple(_home(_expand(path, hop, wish.host)) for path in (*shlex.split(users), *globals_) if path != "none")
+    """The setting replaces the user's files only: what the machine's administrator revoked stays revoked."""
+    said = options.get("userknownhostsfile")
+    users = [wish.known_hosts] if wish.known_hosts else shlex.split(said) if said else _DEFAULT_KNOWN
+    everyones = shlex.split(options.get("globalknownhostsfile", _EVERYONES_KNOWN))
+    return tuple(_home(_expand(path, hop, wish.host)) for path in (*users, *everyones) if path.lower() != "none")
 
 
 def _agent(said: str | None, hop: Hop, host: str) -> str | None:
@@ -185,10 +185,11 @@ def _lines(file: Path, depth: int) -> list[str]:
     """The file with its Include lines replaced by what they include: the parser ignores them, silently."""
     lines: list[str] = []
     block = "Host *"
-    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+    for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         word, _, rest = line.strip().partition(" ")
         if word.lower() in ("host", "match"):
             block = line
+            _refuse_unmatchable(word, rest, f"{file}:{number}")
         if word.lower() != "include" or depth > _MAX_HOPS:
             lines.append(line)
             continue
@@ -198,3 +199,17 @@ def _lines(file: Path, depth: int) -> list[str]:
                 lines += _lines(Path(found), depth + 1)
         lines.append(block)  # an included file's Host lines end with it
     return lines
+
+
+def _refuse_unmatchable(word: str, rest: str, source: str) -> None:
+    """The parser takes a criterion that it doesn't know for one that matches; better no way than a wrong one."""
+    if word.lower() != "match":
+        return
+    words = iter(shlex.split(rest))
+    for criterion in words:
+        name = criterion.removeprefix("!").lower()
+        if name not in _MATCHABLE:
+            detail = f"{source}: `Match {criterion}` is not understood here; give a file without it as ssh_config"
+            raise ShellError(Failure.CONFIG, detail)
+        if name not in ("all", "canonical", "final"):
+            next(words, None)

@@ -16,6 +16,7 @@ from recover.model.contact import Broken, Failure, Ran
 from .conftest import HERE, Sshd, free_port, new_key
 
 Start = Callable[..., Sshd]
+EVERYONES = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 
 
 def hops(tmp_path: Path, text: str, host: str = "node", **settings: object) -> tuple[Hop, ...]:
@@ -40,14 +41,14 @@ def test_the_configuration_is_honoured(tmp_path: Path) -> None:
     assert (hop.key_name, hop.key_port) == ("node-alias", None)
     assert (hop.identities, hop.certificates) == (("/keys/10.1.2.3-ops",), ("/keys/node-cert.pub",))
     assert hop.only_these
-    assert hop.known_hosts == ("/k1", "/k 2", "/etc/ssh/ssh_known_hosts") and hop.agent is None
+    assert hop.known_hosts == ("/k1", "/k 2", *EVERYONES) and hop.agent is None
 
 
 def test_settings_win(tmp_path: Path) -> None:
     text = "Host node\n  Port 2222\n  User ops\n  IdentityFile /a\n  UserKnownHostsFile /k\n"
     text += "  ProxyCommand nc %h %p %r %%\n"
     (hop,) = hops(tmp_path, text, port=22, user="root", identity_file="/b", known_hosts="/l")
-    assert (hop.port, hop.user, hop.identities, hop.known_hosts) == (22, "root", ("/b",), ("/l",))
+    assert (hop.port, hop.user, hop.identities, hop.known_hosts) == (22, "root", ("/b",), ("/l", *EVERYONES))
     assert hop.command == "nc node 22 root %"
 
 
@@ -55,6 +56,12 @@ def test_included_files_count(tmp_path: Path) -> None:
     (tmp_path / "more").write_text("Host node\n  User included\n")
     (hop,) = hops(tmp_path, f"Include {tmp_path}/mo*\nHost other\n  User other\n")
     assert hop.user == "included"
+
+
+def test_match_lines_count(tmp_path: Path) -> None:
+    text = "Match originalhost node !user x\n User a\nMatch host other\n User b\nMatch all\n Port 23\n"
+    (hop,) = hops(tmp_path, text)
+    assert (hop.user, hop.port) == ("a", 23)
 
 
 def test_chains_of_jumps(tmp_path: Path) -> None:
@@ -75,6 +82,7 @@ def test_a_jump_has_its_own_jump(tmp_path: Path) -> None:
         ("Host node\n Port many\n", "node"),
         ("Host 'node\n", "node"),
         ("just words\n", "-oProxyCommand=id"),
+        ("Match host node localnetwork 10.0.0.0/8\n User x\n", "node"),
         ("", "a;id"),
         ("", "$(id)"),
         ("Host node\n User $(id)\n", "node"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -114,6 +116,17 @@ def test_connect_timeout() -> None:
 )
 def test_what_the_kernel_says_while_dialling(code: int, failure: Failure) -> None:
     assert translate(OSError(code, "x"), Stage.DIAL, "here").broken.failure is failure
+
+
+@pytest.mark.lab
+def test_no_route() -> None:
+    """In a network namespace of its own there is no way to anywhere."""
+    words = (
+        "from recover.edge.shell import *; "
+        "print(SshShell(SshSettings('10.255.255.1', user='root', ssh_config='/none')).connect(10).failure)"
+    )
+    told = subprocess.run(["unshare", "--net", sys.executable, "-c", words], capture_output=True, text=True, timeout=60)
+    assert told.stdout.strip() == Failure.NO_ROUTE
 
 
 def test_banner_silence(serve: Callable[[Answer], Server]) -> None:
