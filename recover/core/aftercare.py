@@ -40,13 +40,23 @@ def aftercare(playbook: Playbook, history: History, end: End, now: float) -> Aft
     for owed in history.due(Due.AT_END):
         if owed.duty.key in history.last.payable and owed.tries < DUTY_TRIES:
             return Restore(owed.duty, owed.tries + 1)
-    return Finish(service, tuple(d.duty.key for d in history.duties))
+    left = history.duties if _starts(playbook, history) else tuple(_not_services(history))
+    return Finish(service, tuple(d.duty.key for d in left))
 
 
 def _wanted(playbook: Playbook, history: History, end: End) -> bool:
-    """Services are started again only on a proved recovery, and only if playbook and person want it."""
+    """Services are started again only once the node is proved well, and only if playbook and person want it."""
+    return end.kind in (EndKind.RECOVERED, EndKind.HEALTHY) and _starts(playbook, history)
+
+
+def _starts(playbook: Playbook, history: History) -> bool:
+    """Who says that services stay down takes them over: they are not owed any more."""
     asked = history.opened is None or history.opened.restart_services
-    return end.kind is EndKind.RECOVERED and playbook.after.start == "what-we-stopped" and asked
+    return playbook.after.start == "what-we-stopped" and asked
+
+
+def _not_services(history: History) -> list[OpenDuty]:
+    return [d for d in history.duties if d.duty.due is not Due.AT_RECOVERY]
 
 
 def _pay(history: History, owed: OpenDuty, now: float) -> Restore | Wait | None:

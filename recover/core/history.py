@@ -159,7 +159,8 @@ def after(history: History, entry: Entry) -> History:
         case Ended():
             return _ended(history, entry.index, entry.outcome, entry.at)
         case Closed():
-            return replace(history, closed=entry)
+            left = tuple(d for d in history.duties if d.duty.key in entry.carried)
+            return replace(history, closed=entry, duties=left)
         case _:
             assert_never(entry)
 

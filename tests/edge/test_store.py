@@ -184,7 +184,8 @@ def _run(state: StateFolder, run: str, entries: list[Entry]) -> None:
 
 def test_a_run_that_owes_is_gone_on_with_however_old(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
-    _run(state, "a", [opened(run="a"), Acting(1001.0, 0, StopVm(VM)), Acted(1002.0, 0, Outcome(True)), closed()])
+    owing = Closed(1100.0, End(EndKind.NEEDS_HUMAN, "no API"), None, ("vm:pve/174",))
+    _run(state, "a", [opened(run="a"), Acting(1001.0, 0, StopVm(VM)), Acted(1002.0, 0, Outcome(True)), owing])
     _run(state, "b", [opened(2000.0, run="b"), closed(2001.0)])
     case = to_resume(state, "node-174", 9e9)
     assert case is not None
@@ -214,6 +215,7 @@ def test_disruptions_are_counted_over_runs(tmp_path: Path) -> None:
 
 
 def test_a_run_after_a_closed_one_inherits_debts_and_no_climb() -> None:
+    owing = Closed(1100.0, End(EndKind.NEEDS_HUMAN, "no API"), None, ("vm:pve/174",))
     history = fold(
         [opened(), Began(1.0, 3, "power-cycle-vm", 1, Scope.VM), Acting(2.0, 0, StopVm(VM)), closed(), opened()]
     )
