@@ -82,6 +82,12 @@ def test_an_act_is_sent_once_whatever_comes_back(make, pve):
     assert posts(pve) == 1
 
 
+def test_an_act_with_an_unclear_end_is_not_sent_to_the_next_url(make, pve):
+    pve.fail("POST", STOP, status=596, message="Broken pipe")
+    failed(make(urls=(pve.url, pve.url.replace("127.0.0.1", "localhost"))).post(STOP), Kind.UNCLEAR)
+    assert posts(pve) == 1
+
+
 def test_a_page_that_is_no_api(make, pve):
     pve.fail("GET", CURRENT, status=200, message="<html>welcome</html>", html=True)
     failed(make().get(CURRENT), Kind.GARBLED)

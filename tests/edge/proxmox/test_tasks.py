@@ -138,6 +138,14 @@ def test_an_unclear_post_whose_task_never_ran_stays_unresolved(lab):
     assert server.state()["vms"]["174"]["status"] == "running"
 
 
+def test_an_older_task_of_ours_is_not_taken_for_the_lost_one(lab):
+    server = lab()
+    tasks = tasks_of(server, look_s=0.3)
+    run(tasks, "stop")
+    server.inject("http", action="stop", vmid=174, when="before")
+    assert isinstance(act(tasks, "stop"), Unresolved)
+
+
 def test_tasks_of_others_are_never_taken_for_ours(lab):
     server = lab()
     server.inject("http", action="stop", vmid=174, when="before")
