@@ -1,0 +1,70 @@
+"""Whoever a line stops is named, and nobody else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from recover.core.blast import blast
+from recover.model.act import Line
+from recover.model.hypervisor import GuestKind, Neighbour
+from recover.model.process import Health
+from recover.model.reading import Known
+from recover.model.verdict import Scope
+from tests.core import builders as b
+from tests.steps.looks import UNIT, dead, group, plan, plan_for, vm
+
+
+def hits(snapshot, line, scope=Scope.VM):
+    assert isinstance(line, Line)
+    return {(h.kind, h.name) for h in blast(snapshot, scope, line).hits}
+
+
+def test_only_the_groups_that_are_ended():
+    snapshot = b.healthy_snapshot(groups=(group(5000), group(6000, health=Health.HEALTHY)))
+    found = hits(snapshot, plan_for("end-workers", snapshot))
+    assert [kind for kind, _ in found] == ["group"]
+    assert all("server-5000" in name for _, name in found)
+
+
+def test_a_service_and_what_it_serves():
+    snapshot = b.healthy_snapshot(groups=(group(5000, owner=UNIT),))
+    assert {kind for kind, _ in hits(snapshot, plan_for("stop-service", snapshot))} == {"service", "group"}
+
+
+def test_a_reset_hits_its_gpus_and_their_monitor():
+    persistenced = group(700, health=Health.LIVE, protected="monitor", gpus=frozenset({b.uuid(2)}))
+    snapshot = b.healthy_snapshot(groups=(persistenced,))
+    line = plan("reset-gpu", snapshot, dead(b.uuid(2), Scope.GPU))
+    assert hits(snapshot, line) == {
+        ("service", "nvidia-persistenced.service"),
+        ("device", f"GPU {b.uuid(2)} ({b.bus(2)})"),
+    }
+
+
+def test_a_restart_hits_all_that_is_in_the_guest_and_beside_it():
+    near = Neighbour(175, "other", GuestKind.VM, "stopped", ("iommu group 3",))
+    snapshot = b.healthy_snapshot(
+        groups=(group(5000, health=Health.HEALTHY), group(700, protected="monitor")),
+        processes=(b.process(900, "tmux", comm="tmux: server"),),
+        hypervisor=vm(neighbours=Known((near,)), invisible_guests=True),
+    )
+    found = hits(snapshot, plan("power-cycle-vm", snapshot, dead(None, Scope.VM)))
+    assert [kind for kind, _ in sorted(found)] == ["group", "guest", "neighbour", "neighbour", "session"]
+    assert ("guest", "node-174 (174)") in found
+    assert ("neighbour", "other (175)") in found
+
+
+def test_minutes_grow_with_what_must_be_unpinned_and_stay_below_the_worst_case():
+    def minutes(memory_mib):
+        snapshot = b.healthy_snapshot(hypervisor=vm({"memory_mib": memory_mib}))
+        line = plan("power-cycle-vm", snapshot, dead(None, Scope.VM))
+        found = blast(snapshot, Scope.VM, line).minutes
+        assert 0 < found < line.worst_case_s / 60
+        return found
+
+    assert minutes(32 * 1024) < minutes(b.RAM_MIB)
+
+
+def test_the_scope_is_said():
+    snapshot = b.healthy_snapshot(groups=(replace(group(5000)),))
+    assert blast(snapshot, Scope.PROCESS, plan_for("end-workers", snapshot)).scope is Scope.PROCESS
