@@ -1,0 +1,488 @@
+"""Every act against the real HTTPS API of the lab: what was sent is read from the API's own log of requests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recover.edge.actuator.hypervisor import HypervisorActuator
+from recover.edge.proxmox.client import Client
+from recover.edge.proxmox.tasks import Tasks
+from recover.model.act import AwaitBoot, Outcome, ResetVm, ShutdownVm, StartVm, StopVm, SyncDisks, VmRef
+from tests.edge.proxmox.conftest import GPU, VM, Lab
+
+SECOND = 0.01  # one second of ours; PVE's are half as long, so that its own time-outs come first
+UUID = "00000000-0000-4000-8000-000000000174"
+REF = VmRef("pve", 174, UUID, "node-174")
+LONG = 3000.0
+STOP = StopVm(REF, LONG, memory_mib=65536)
+SHUTDOWN = ShutdownVm(REF, 60.0)
+START = StartVm(REF, 300)
+RESET = ResetVm(REF, LONG)
+DOWN = {**VM, "status": "stopped"}
+HA = {**VM, "ha": "started"}
+FOUR = [(STOP, VM), (SHUTDOWN, VM), (START, DOWN), (RESET, VM)]
+VERBS = ["stop", "shutdown", "start", "reset"]
+four = pytest.mark.parametrize(("action", "vm"), FOUR, ids=VERBS)
+
+
+class Bench(Lab):
+    """The lab's API and the hands that act through it."""
+
+    def act(self, action: Any, kind: type[Client] = Client) -> Outcome:
+        clock, sleep = (lambda: time.monotonic() / SECOND), (lambda seconds: time.sleep(seconds * SECOND))
+        client = self.client(kind)
+        tasks = Tasks(client, sleep=sleep, clock=clock)
+        hands = HypervisorActuator(
+            client, tasks, "pve", clock=clock, sleep=sleep, await_boot=lambda a: Outcome(True, f"{a.gpus} GPUs")
+        )
+        outcome = hands.perform(action)
+        assert outcome.seconds >= 0 and outcome.detail.isprintable()
+        return outcome
+
+    @property
+    def vm(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.state()["vms"]["174"]
+        return found
+
+    def sent(self) -> list[str]:
+        """The power calls, in their order."""
+        return [r["path"].rpartition("/")[2] for r in self._posts()]
+
+    def params(self) -> dict[str, str]:
+        return {key: str(value) for key, value in self._posts()[-1]["params"].items()}
+
+    def _posts(self) -> list[dict[str, Any]]:
+        return [r for r in self.requests() if r["method"] == "POST" and "/status/" in r["path"]]
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
+    with ExitStack() as stack:
+
+        def start(*vms: dict[str, Any], **config: Any) -> Bench:
+            given = {"vms": list(vms) or [VM], "time_scale": SECOND / 2} | config
+            return stack.enter_context(Bench(given, tmp_path / "pve"))
+
+        yield start
+
+
+def after_post(server: Bench, *calls: tuple[str, dict[str, Any]]) -> type[Client]:
+    """A client during whose POST something else happens in the world."""
+
+    class Meanwhile(Client):
+        def post(self, where: str, **params: Any) -> Any:
+            answer = super().post(where, **params)
+            for op, arguments in calls:
+                server.call(op, **arguments)
+            return answer
+
+    return Meanwhile
+
+
+# the good paths
+
+
+def test_a_stop_is_sent_once_and_proved_by_state_and_host_memory(lab):
+    server = lab()
+    outcome = server.act(STOP)
+    assert (outcome.ok, outcome.changed, outcome.clear) == (True, True, True), outcome
+    assert server.vm["status"] == "stopped" and server.sent() == ["stop"]
+    assert "65536 MiB came free" in outcome.log[-1] and "TASK OK" in outcome.log
+
+
+def test_a_start_has_its_time_out_in_it_and_is_proved_by_qemu_s_own_state(lab):
+    server = lab(DOWN)
+    outcome = server.act(START)
+    assert outcome.ok and outcome.changed, outcome
+    assert server.vm["qmpstatus"] == "running" and server.sent() == ["start"]
+    assert server.params()["timeout"] == "300"
+
+
+def test_a_shutdown_is_never_forced(lab):
+    server = lab()
+    outcome = server.act(SHUTDOWN)
+    assert outcome.ok and outcome.changed and server.vm["status"] == "stopped"
+    assert server.sent() == ["shutdown"]
+    assert (server.params()["forceStop"], server.params()["timeout"]) == ("0", "60")
+
+
+def test_a_reset_keeps_the_process(lab):
+    server = lab()
+    pid = server.vm["pid"]
+    outcome = server.act(RESET)
+    assert outcome.ok and outcome.changed and server.vm["resets"] == 1
+    assert server.vm["pid"] == pid and server.sent() == ["reset"]
+
+
+def test_a_boot_is_awaited_by_whom_it_is_given_to(lab):
+    server = lab()
+    assert server.act(AwaitBoot("x", 8, 60.0)).detail == "8 GPUs"
+    assert not server.act(SyncDisks()).ok
+    other = server.act(StopVm(VmRef("lab2", 174, UUID)))
+    assert (other.ok, other.changed) == (False, False) and "lab2" in other.detail
+    assert not server.requests()
+
+
+@pytest.mark.parametrize(("action", "vm"), [(STOP, DOWN), (SHUTDOWN, DOWN), (START, VM)])
+def test_what_holds_already_is_not_done(lab, action, vm):
+    server = lab(vm)
+    outcome = server.act(action)
+    assert (outcome.ok, outcome.changed) == (True, False) and "already" in outcome.detail
+    assert not server.sent()
+
+
+# whom it is sent to, and when not
+
+
+@four
+@pytest.mark.parametrize("ref", [VmRef("pve", 174, "11111111" + UUID[8:], "node-174"), VmRef("pve", 174, "", "node-175"),
+                                 VmRef("pve", 174, "")])  # fmt: skip
+def test_another_guest_behind_the_number_is_left_alone(lab, action, vm, ref):
+    server = lab(vm)
+    kinds = {StartVm: {"timeout_s": 300}, StopVm: {"deadline_s": 180.0}}
+    outcome = server.act(type(action)(ref, **kinds.get(type(action), {"deadline_s": 60.0})))
+    assert (outcome.ok, outcome.changed) == (False, False) and outcome.detail.startswith("identity: ")
+    assert not server.sent()
+
+
+def test_without_a_uuid_the_name_tells(lab):
+    assert lab().act(StopVm(VmRef("pve", 174, "", "node-174"))).ok
+
+
+@four
+def test_a_lock_is_somebody_at_work(lab, action, vm):
+    server = lab({**vm, "lock": "backup"})
+    outcome = server.act(action)
+    assert (outcome.ok, outcome.changed, outcome.clear) == (False, False, True)
+    assert "VM is locked (backup)" in outcome.detail and not server.sent()
+
+
+@four
+def test_a_task_of_somebody_else_is_not_disturbed(lab, action, vm):
+    server = lab(vm, tasks=[{"type": "vzdump", "vmid": 174, "user": "kim@pam", "status": "running"}])
+    outcome = server.act(action)
+    assert (outcome.ok, outcome.changed) == (False, False)
+    assert "vzdump by kim@pam" in outcome.detail and not server.sent()
+
+
+def test_an_open_console_and_an_ended_backup_are_no_obstacle(lab):
+    tasks = [{"type": "vncproxy", "vmid": 174, "user": "kim@pam", "status": "running"},
+             {"type": "vzdump", "vmid": 174, "user": "kim@pam", "status": "OK"}]  # fmt: skip
+    assert lab(tasks=tasks).act(STOP).ok
+
+
+@four
+def test_a_missing_privilege_is_named(lab, action, vm):
+    server = lab(vm)
+    server.call("deny", priv="VM.PowerMgmt")
+    outcome = server.act(action)
+    assert (outcome.ok, outcome.changed, outcome.clear) == (False, False, True)
+    assert "needs VM.PowerMgmt on /vms/174" in outcome.detail and len(server.sent()) == 1
+
+
+def test_an_api_that_is_not_there_or_refuses_us_changes_nothing(lab):
+    server = lab()
+    server.call("token", revoke=True)
+    refused = server.act(STOP)
+    assert (refused.ok, refused.changed, refused.clear) == (False, False, True) and "auth" in refused.detail
+    server.call("listener", index=0, up=False)
+    gone = server.act(STOP)
+    assert (gone.ok, gone.changed, gone.clear) == (False, False, True) and "unreachable" in gone.detail
+    assert not server.sent()
+
+
+def test_a_container_and_a_guest_that_is_not_there(lab):
+    outcome = lab().act(StopVm(VmRef("pve", 999, UUID)))
+    assert (outcome.ok, outcome.changed) == (False, False) and "VM.Audit" in outcome.detail
+
+
+# answers that are lost
+
+
+@four
+@pytest.mark.parametrize("kind", ["http", "cut"])
+def test_a_lost_answer_whose_task_ran_is_found_and_not_sent_again(lab, action, vm, kind):
+    server = lab(vm)
+    server.inject(kind, path="/nodes/*/status/*", method="POST", when="after")
+    outcome = server.act(action)
+    assert outcome.ok and outcome.changed, outcome
+    assert len(server.sent()) == 1
+
+
+@four
+def test_a_lost_answer_without_a_task_stays_unclear_and_is_not_sent_again(lab, action, vm):
+    server = lab(vm)
+    server.inject("http", path="/nodes/*/status/*", method="POST", when="before")
+    outcome = server.act(action)
+    assert (outcome.ok, outcome.clear) == (False, False) and "was lost" in outcome.detail
+    assert server.vm["status"] == vm.get("status", "running") and len(server.sent()) == 1
+
+
+@pytest.mark.parametrize(("action", "vm", "then"), [(STOP, VM, "stopped"), (START, DOWN, "running")])
+def test_a_lost_answer_is_settled_by_the_state(lab, action, vm, then):
+    server = lab(vm)
+    server.inject("http", path="/nodes/*/status/*", method="POST", when="before")
+    outcome = server.act(action, after_post(server, ("vm", {"vmid": 174, "set": {"status": then}})))
+    assert outcome.ok and outcome.changed and "seen by its state" in outcome.detail
+    assert len(server.sent()) == 1
+
+
+def test_an_api_that_is_away_for_a_while_is_borne(lab):
+    server = lab({**VM, "stop_secs": 20})
+    server.inject("http", method="GET", path="/nodes/*", during="qmstop", vmid=174, times=6)
+    outcome = server.act(STOP)
+    assert outcome.ok and server.sent() == ["stop"], outcome
+
+
+def test_an_api_that_stays_away_leaves_it_unclear_with_the_task_s_name(lab):
+    server = lab()
+    outcome = server.act(StopVm(REF), after_post(server, ("listener", {"index": 0, "up": False})))
+    assert (outcome.ok, outcome.clear) == (False, False) and outcome.busy.startswith("UPID:pve1:")
+    assert "could not be followed" in outcome.detail
+
+
+@four
+def test_a_task_without_an_end_is_named_and_left_alone(lab, action, vm):
+    server = lab(vm)
+    server.inject("hang", vmid=174)
+    short = {StartVm: lambda: StartVm(REF, 60), StopVm: lambda: StopVm(REF)}
+    outcome = server.act(short.get(type(action), lambda: type(action)(REF, 60.0))())
+    assert (outcome.ok, outcome.clear) == (False, False) and outcome.busy.startswith("UPID:pve1:")
+    assert len(server.sent()) == 1 and all(r["method"] != "DELETE" for r in server.requests())
+
+
+# stops that are none
+
+
+def test_a_stop_that_ends_ok_while_the_guest_runs_on(lab):
+    server = lab({**VM, "stop_how": "still-runs"})
+    outcome = server.act(STOP)
+    assert (outcome.ok, outcome.changed, outcome.clear) == (False, False, True)
+    assert "the stop task ended OK and the VM still runs" in outcome.detail and server.sent() == ["stop"]
+
+
+def test_a_killed_qemu_whose_memory_does_not_come_back(lab):
+    server = lab({**VM, "stop_how": "zombie"})
+    outcome = server.act(STOP)
+    assert (outcome.ok, outcome.changed) == (False, True)
+    assert outcome.detail.startswith("leftover QEMU suspected: ")
+    assert any("terminating now with SIGKILL" in line for line in outcome.log)
+
+
+@pytest.mark.parametrize("how", ["sigterm", "sigkill"])
+def test_a_killed_qemu_whose_memory_came_back(lab, how):
+    outcome = lab({**VM, "stop_how": how}).act(STOP)
+    assert outcome.ok and any(f"with {how.upper()}" in line for line in outcome.log), outcome
+    assert "QEMU" in outcome.detail and "came free" in outcome.log[-1]
+
+
+def test_without_a_look_at_the_host_the_memory_is_not_provable(lab):
+    server = lab({**VM, "stop_how": "zombie"})
+    server.call("deny", priv="Sys.Audit", path="/nodes")
+    outcome = server.act(STOP)
+    assert outcome.ok and "not provable (needs Sys.Audit on /nodes/pve1)" in outcome.log[-1]
+
+
+def test_a_stop_that_fails_says_so_in_pve_s_words(lab):
+    server = lab()
+    server.inject("task-error", action="stop", message="unable to stop service vm:174")
+    outcome = server.act(STOP)
+    assert (outcome.ok, outcome.changed, outcome.clear) == (False, False, True)
+    assert "ha-failed" in outcome.detail and "unable to stop service vm:174" in outcome.detail
+    assert server.sent() == ["stop"]
+
+
+def test_a_stop_whose_worker_died_is_unclear_unless_the_state_tells(lab):
+    server = lab()
+    server.inject("killed", action="stop")
+    outcome = server.act(STOP)
+    assert (outcome.ok, outcome.clear) == (False, False) and "worker-died" in outcome.detail
+    server.inject("task-error", action="stop", when="after", message="cleanup failed")
+    outcome = server.act(STOP)
+    assert outcome.ok and "although the stop task ended: cleanup failed" in outcome.detail
+
+
+# shutdown, and the stop after it
+
+
+def test_a_guest_that_does_not_obey_is_no_alarm_and_may_still_go_down(lab):
+    server = lab({**VM, "obeys_shutdown": False})
+    outcome = server.act(SHUTDOWN)
+    assert (outcome.ok, outcome.changed, outcome.clear, outcome.busy) == (False, False, False, "")
+    assert "did not power off within 60 s" in outcome.detail
+    assert server.act(STOP).ok and server.sent() == ["shutdown", "stop"]
+
+
+def test_a_paused_guest_is_not_shut_down(lab):
+    server = lab({**VM, "qmpstatus": "paused"})
+    outcome = server.act(SHUTDOWN)
+    assert (outcome.ok, outcome.changed, outcome.clear) == (False, False, True) and "paused" in outcome.detail
+
+
+@pytest.mark.parametrize(("version", "overruled"), [("9.2.6", True), ("8.1.1", False)])
+def test_our_own_shutdown_that_still_runs_does_not_block_the_stop(lab, version, overruled):
+    server = lab({**VM, "obeys_shutdown": False}, version=version)
+    server.client().post("/nodes/pve1/qemu/174/status/shutdown", timeout=200, forceStop=0)
+    outcome = server.act(STOP)
+    assert outcome.ok and server.vm["status"] == "stopped", outcome
+    assert server.sent() == ["shutdown", "stop"]
+    assert (server.params().get("overrule-shutdown") == "1") is overruled
+    ends = [t["exitstatus"] for t in server.state()["tasks"] if t["type"] == "qmshutdown"]
+    assert ends == ["received interrupt" if overruled else "VM quit/powerdown failed - got timeout"]
+
+
+def test_a_shutdown_of_somebody_else_is_not_overruled(lab):
+    server = lab(tasks=[{"type": "qmshutdown", "vmid": 174, "user": "kim@pam", "status": "running"}])
+    assert "qmshutdown by kim@pam" in server.act(STOP).detail and not server.sent()
+
+
+# the guest's lock file
+
+
+def test_a_lock_file_that_could_not_be_had_once_allows_one_more(lab):
+    server = lab()
+    server.inject("flock", action="stop")
+    outcome = server.act(STOP)
+    assert outcome.ok and server.sent() == ["stop", "stop"], outcome
+
+
+def test_and_not_a_third(lab):
+    server = lab()
+    server.inject("flock", action="stop", times=None)
+    outcome = server.act(STOP)
+    assert (outcome.ok, outcome.changed, outcome.clear) == (False, False, True)
+    assert "flock-timeout" in outcome.detail and server.sent() == ["stop", "stop"]
+
+
+# starts
+
+
+@pytest.mark.parametrize(("comes_up", "times", "sent", "ok"), [
+    (True, 1, 1, True), (False, 1, 2, True), (False, 2, 2, False), (False, None, 2, False),
+])  # fmt: skip
+def test_a_start_that_got_a_time_out_is_looked_at_and_sent_once_more_at_most(lab, comes_up, times, sent, ok):
+    server = lab(DOWN)
+    server.inject("kvm-timeout", action="start", comes_up=comes_up, times=times)
+    outcome = server.act(START)
+    assert outcome.ok is ok, outcome
+    assert server.sent() == ["start"] * sent
+    assert (server.vm["status"] == "running") is ok
+    if not ok:
+        assert (outcome.changed, outcome.clear) == (False, True) and "start-timeout" in outcome.detail
+
+
+def test_a_start_with_a_failed_device_reset_is_told(lab):
+    server = lab({**DOWN, "hostpci": [{**GPU, "reset": "fails"}]})
+    outcome = server.act(START)
+    assert outcome.ok and "could not reset the device" in outcome.detail and "0000:41:00.0" in outcome.detail
+    assert any("failed to reset PCI device" in line for line in outcome.log)
+
+
+def test_a_device_that_another_guest_has_is_not_tried_again(lab):
+    server = lab(DOWN, {"vmid": 101, "name": "other", "hostpci": ["0000:41:00.0"]})
+    outcome = server.act(START)
+    assert (outcome.ok, outcome.changed, outcome.clear) == (False, False, True)
+    assert "in-use-by-vmid" in outcome.detail and "VMID '101'" in outcome.detail and server.sent() == ["start"]
+
+
+def test_a_device_that_is_gone_and_a_qemu_that_is_left(lab):
+    server = lab(DOWN)
+    server.call("device", node="pve1", bdf=GPU["bdf"], set={"gone": True})
+    assert "no-such-device" in server.act(START).detail
+    server.call("device", node="pve1", bdf=GPU["bdf"], set={"gone": False})
+    server.set_vm(174, zombie=True)
+    assert "leftover-qemu" in server.act(START).detail and server.sent() == ["start", "start"]
+
+
+def test_a_start_without_quorum_starts_nothing(lab):
+    outcome = lab(DOWN, quorate=False).act(START)
+    assert (outcome.ok, outcome.changed, outcome.clear) == (False, False, True) and "quorum" in outcome.detail
+
+
+def test_a_guest_that_somebody_else_just_started(lab):
+    server = lab(DOWN)
+    server.inject("task-error", action="start", message="VM 174 already running")
+    outcome = server.act(START, after_post(server, ("vm", {"vmid": 174, "set": {"status": "running"}})))
+    assert (outcome.ok, outcome.changed) == (True, False)
+
+
+@pytest.mark.parametrize("state", ["paused", "internal-error", "io-error"])
+def test_a_guest_that_qemu_holds_is_not_running(lab, state):
+    server = lab({**VM, "qmpstatus": state})
+    outcome = server.act(START)
+    assert (outcome.ok, outcome.changed) == (False, False) and state in outcome.detail and not server.sent()
+
+
+# reset
+
+
+def test_a_reset_that_would_end_the_guest_or_has_none(lab):
+    server = lab({**VM, "config": {"reboot": "0"}})
+    assert "`reboot: 0`" in server.act(RESET).detail
+    server.set_vm(174, status="stopped", config={"reboot": None})
+    assert "nothing to reset" in server.act(RESET).detail
+    assert not server.sent()
+
+
+def test_a_reset_after_which_qemu_is_gone(lab):
+    server = lab()
+    outcome = server.act(RESET, after_post(server, ("vm", {"vmid": 174, "set": {"status": "stopped"}})))
+    assert (outcome.ok, outcome.changed) == (False, True) and "QEMU ended at the reset" in outcome.detail
+
+
+# high availability: the task's OK only means that the wish was taken
+
+
+def test_ha_stops_a_round_later_and_starts_elsewhere(lab):
+    server = lab({**HA, "ha_node": "pve2"}, nodes=[{"name": "pve1", "pci": [GPU]}, {"name": "pve2", "pci": [GPU]}])
+    down = server.act(STOP)
+    assert down.ok and server.vm["status"] == "stopped", down
+    assert server.act(STOP).changed is False
+    up = server.act(START)
+    assert up.ok and "VM 174 on pve2 is running" in up.detail, up
+    assert server.sent() == ["stop", "start"]
+
+
+def test_ha_whose_own_stop_had_to_kill(lab):
+    outcome = lab({**HA, "stop_how": "zombie"}).act(STOP)
+    assert outcome.detail.startswith("leftover QEMU suspected: "), outcome
+
+
+def test_ha_that_takes_the_wish_and_does_nothing(lab):
+    server = lab(HA)
+    server.inject("stop", how="still-runs")
+    outcome = server.act(StopVm(REF))
+    assert (outcome.ok, outcome.changed, outcome.clear) == (False, True, False)
+    assert "HA took the stop" in outcome.detail and server.sent() == ["stop"]
+
+
+def test_ha_that_still_means_to_stop_it_is_told_to_start_it(lab):
+    server = lab({**VM, "ha": "stopped"})
+    assert server.act(START).ok and server.sent() == ["start"]
+    assert server.vm["ha"] == "started"
+
+
+def test_ha_that_gave_up_is_not_asked_twice(lab):
+    server = lab({**DOWN, "ha": "error"})
+    outcome = server.act(START)
+    assert not outcome.ok and "ha-error" in outcome.detail and server.sent() == ["start"]
+
+
+def test_ha_whose_start_fails_is_not_waited_for_to_the_end(lab):
+    server = lab({**DOWN, "ha": "stopped"})
+    server.inject("kvm-timeout", action="start")
+    outcome = server.act(StartVm(REF, 5000))
+    assert not outcome.ok and outcome.seconds < 2000 and server.sent() == ["start"], outcome
+
+
+def test_ha_s_own_shutdown_is_waited_for_and_not_overruled(lab):
+    server = lab({**HA, "status": "running"})
+    upid = server.call("task", type="qmshutdown", vmid=174, user="root@pam", status="running")
+    outcome = server.act(StopVm(REF))
+    assert (outcome.ok, outcome.clear, outcome.busy) == (False, False, upid) and not server.sent()
