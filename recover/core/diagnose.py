@@ -13,6 +13,7 @@ from recover.core.baseline import stale
 from recover.core.groups import fingerprint, form_with_parts, uuid_of
 from recover.core.health import judge_all
 from recover.core.look import Gap, Look, Watch
+from recover.core.news import news
 from recover.core.past import Past
 from recover.core.ram import ram_expected, unowned
 from recover.core.signals import SIGNALS
@@ -52,6 +53,7 @@ def assess(raw: Snapshot, past: Past, limits: Limits) -> tuple[Snapshot, Diagnos
 def _look(raw: Snapshot, past: Past, limits: Limits) -> Look:
     formed = form_with_parts(raw)
     usable = raw.baseline is not None and not stale(raw.baseline, raw)
+    lines, found = news(raw.guest, past) if isinstance(raw.guest, Guest) else ((), ())
     return Look(
         snapshot=raw,
         past=past,
@@ -59,6 +61,8 @@ def _look(raw: Snapshot, past: Past, limits: Limits) -> Look:
         groups=tuple(group for group, _ in formed),
         parts={group.key: parts for group, parts in formed},
         baseline=raw.baseline if usable else None,
+        news=lines,
+        events=found,
     )
 
 

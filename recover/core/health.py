@@ -14,7 +14,7 @@ from recover.core import engines
 from recover.core.engines import BY_NAME, OTHER
 from recover.core.groups import Part, main_of, with_health
 from recover.core.look import Look, Watch, age_s, gib, watch
-from recover.core.messages import oom_kills
+from recover.core.news import of_kind
 from recover.core.owners import container_of
 from recover.model.process import Group, Health, Process, Rank, ServerAnswer
 from recover.model.reading import Known
@@ -111,9 +111,10 @@ def _oom_rank(look: Look, group: Group, parts: tuple[Part, ...]) -> str:
     if _rank_watch(look, group, parts) is None:
         return ""
     oldest = min(p.process.id.start for p in parts) / 100
-    for kill in oom_kills(look.news()):
-        if kill.usec / 1e6 > oldest and any(r[:15].startswith(kill.comm) for r in BY_NAME[group.engine].ranks):
-            return f"the kernel killed its rank {kill.pid} ({kill.comm}) for want of memory"
+    for kill in of_kind(look.events, "oom-kill"):
+        named = bool(kill.name) and any(rank.startswith(kill.name) for rank in BY_NAME[group.engine].ranks)
+        if kill.usec / 1e6 > oldest and named:
+            return f"the kernel killed its rank {kill.pid} ({kill.name}) for want of memory"
     return ""
 
 

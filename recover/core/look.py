@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from recover.core.groups import Part, gpus_of, processes_of, uuid_of
+from recover.core.news import Fault, faults
 from recover.core.past import Past, ripe
-from recover.core.xids import DRIVER_LOADED, XidEvent, events
+from recover.core.read.kernel_log import Event
 from recover.model.gpu import Driver, Gpu
 from recover.model.guest import Guest
 from recover.model.ladder import Limits
@@ -21,7 +22,6 @@ from recover.model.snapshot import Baseline, Snapshot
 from recover.model.verdict import Finding, Scope, Symptom
 
 TICKS = 100  # USER_HZ: what /proc counts in, on every architecture that has these GPUs
-NEWS_S = 1800.0  # events up to this long before the first look may be why somebody called us
 BOOT_S = 600.0  # eight GPUs behind a slow start needed up to ten minutes (nvrc issue 159)
 GPU_TOLERANCE_MIB = 16  # idle figures of 0 to 14 MiB were seen on healthy cards
 MIG_TOLERANCE_MIB = 128  # an empty MIG instance shows about 11 MiB, seven fit on a card
@@ -57,6 +57,8 @@ class Look:
     groups: tuple[Group, ...]
     parts: Mapping[str, tuple[Part, ...]]
     baseline: Baseline | None
+    news: tuple[KernelLine, ...] = ()  # of the kernel log, what still counts
+    events: tuple[Event, ...] = ()
     watches: tuple[Watch, ...] = ()  # what judging the groups left to watch
 
     @property
@@ -131,42 +133,9 @@ class Look:
         rows = {row.pid for row in gpu.processes.value} if isinstance(gpu.processes, Known) else set()
         return tuple(p for p in self.processes if p.pid in rows)
 
-    def news(self) -> tuple[KernelLine, ...]:
-        """Kernel lines that may still mean something: of this boot and driver, recent, and not of our own making."""
-        guest = self.guest
-        if guest is None or not isinstance(guest.kernel, Known):
-            return ()
-        first = self.past.first if self.past.first is not None else guest.mark
-        since = first.uptime_s - NEWS_S if first.boot_id == guest.mark.boot_id else 0.0
-        loads = [line.usec for line in guest.kernel.value if DRIVER_LOADED.search(line.text)]
-        loaded = max(loads, default=-1)
-        return tuple(
-            line
-            for line in guest.kernel.value
-            if line.usec > loaded and line.usec / 1e6 >= since and not self._ours(line.usec / 1e6, guest.mark.boot_id)
-        )
-
-    def _ours(self, uptime_s: float, boot_id: str) -> bool:
-        return any(
-            span.boot_id == boot_id
-            and span.since_uptime_s <= uptime_s
-            and (span.until_uptime_s is None or uptime_s <= span.until_uptime_s)
-            for span in self.past.own_acts
-        )
-
-    def xids(self) -> tuple[XidEvent, ...]:
-        """Xids that are news, without those of GPUs that we have reset since."""
-        return tuple(e for e in events(self.news()) if not self._reset_since(e))
-
-    def _reset_since(self, event: XidEvent) -> bool:
-        guest = self.guest
-        return guest is not None and any(
-            span.boot_id == guest.mark.boot_id
-            and span.until_uptime_s is not None
-            and event.usec / 1e6 <= span.until_uptime_s
-            and event.bus_id in span.reset
-            for span in self.past.own_acts
-        )
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        return faults(self.events)
 
 
 def age_s(process: Process, uptime_s: float) -> float:

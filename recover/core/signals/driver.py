@@ -6,11 +6,14 @@ reach such a card: open-gpu-kernel-modules gpu.c, NVSentinel 1494) > recovery ac
 
 from __future__ import annotations
 
+import re
+
 from recover.core.groups import uuid_of
 from recover.core.look import Gap, Look, Sign, Signs, on_gpu, watch
-from recover.core.messages import driver_lockups, init_failures, invalid_regions, reset_hints
+from recover.core.news import Fault, of_kind
+from recover.core.read.kernel_log import SxidEvent
 from recover.core.xid_table import SXID_RESET_FABRIC, SXID_RESTART_VM, XIDS
-from recover.core.xids import XidEvent, cure, sxids, verdict_of
+from recover.core.xids import cure, is_fault
 from recover.model.gpu import Condition, Driver, Gpu, RecoveryAction
 from recover.model.reading import Known
 from recover.model.verdict import Finding, Scope
@@ -20,6 +23,9 @@ _NVML_NOT_LOADED = 9
 _NVML_NO_LIBRARY = 12
 _NVML_MISMATCH = 18
 _NVML_UNKNOWN = 999
+_NVIDIA = re.compile(r"nvidia|\buvm_", re.IGNORECASE)
+TRACE_LINES = 40
+_HINT = re.compile(r"The GPU likely needs to be reset|NV_ERR_GPU_IN_FULLCHIP_RESET|RC watchdog: GPU is probably locked")
 
 ACTION_CURES: dict[RecoveryAction, Scope | None] = {
     RecoveryAction.GPU_RESET: Scope.GPU,
@@ -27,7 +33,7 @@ ACTION_CURES: dict[RecoveryAction, Scope | None] = {
     RecoveryAction.DRAIN_P2P: Scope.GPU,
     RecoveryAction.DRAIN_AND_RESET: Scope.GPU,
     RecoveryAction.RECOVER_IMEX_DOMAIN: None,
-    RecoveryAction.BUS_RESET: Scope.VM,  # from a guest's point of view the bus is QEMU's: the real one at stop and start
+    RecoveryAction.BUS_RESET: Scope.VM,  # the guest's bus is QEMU's; the real one is reset at stop and start
     RecoveryAction.SYSTEM_REBOOT: Scope.VM,
     RecoveryAction.OTHER: None,
 }
@@ -56,7 +62,7 @@ def _failed(look: Look, driver: Driver) -> Signs:
     container = guest is not None and guest.identity.container
     if code == _NVML_MISMATCH or "mismatch" in said.lower():
         says = (
-            "the NVIDIA library and the loaded module have different versions: no GPU is stuck, a restart loads the new"
+            "the NVIDIA library and the loaded module differ in version: nothing is stuck, a reboot loads the new one"
         )
         yield Finding("driver-mismatch", says, None, None, (said,))
     elif code == _NVML_NO_LIBRARY:
@@ -64,9 +70,9 @@ def _failed(look: Look, driver: Driver) -> Signs:
     elif code == _NVML_DENIED:
         yield Gap(f"the driver may not be asked: {said}")
     elif container and (code == _NVML_UNKNOWN or "Unknown Error" in said):
-        # The container lost its devices, the host's driver is well (nvidia-container-toolkit 48): only its restart helps.
+        # It lost its device permissions, the host is well (nvidia-container-toolkit 48): only its restart helps.
         says = "the container has lost its GPUs: NVML says unknown error"
-        finding = Finding("container-lost-gpus", says, Scope.PROCESS, None, (said,), at_least=Scope.VM)
+        finding = Finding("container-lost-gpus", says, Scope.PROCESS, None, (said,))
         yield watch("driver:container", 0, 1, look.ripens(), finding)
     elif code == _NVML_NOT_LOADED or "communicate with the NVIDIA driver" in said:
         finding = Finding(
@@ -79,7 +85,11 @@ def _failed(look: Look, driver: Driver) -> Signs:
 
 
 def lockups(look: Look) -> tuple[str, ...]:
-    return driver_lockups(look.news())[:3]
+    """Heads of lockups and RCU stalls whose trace stands in the NVIDIA driver."""
+    told = [line.text for line in look.news]
+    heads = {e.msg for e in of_kind(look.events, "soft-lockup", "hard-lockup", "rcu-stall")}
+    found = [i for i, text in enumerate(told) if text in heads]
+    return tuple(told[i] for i in found if any(_NVIDIA.search(text) for text in told[i : i + TRACE_LINES]))[:3]
 
 
 def kernel_lockup(look: Look) -> Signs:
@@ -119,9 +129,9 @@ def _fails(look: Look, gpu: Gpu) -> Signs:
     if any(word in gpu.detail.lower() for word in ("permission", "not supported", "denied")):
         yield Gap(f"GPU {gpu.index} may not be asked: {gpu.detail}")
         return
-    broken = init_failures(look.news()).get(gpu.bus_id)
+    broken = [e.msg for e in of_kind(look.events, "init-failed") if e.bdf == gpu.bus_id]
     if broken:
-        finding = on_gpu("gpu-init-failed", gpu, "could not be brought up by the driver", Scope.VM, broken)
+        finding = on_gpu("gpu-init-failed", gpu, "could not be brought up by the driver", Scope.VM, broken[-1])
     else:
         says = f"answers the driver with an error: {gpu.detail or 'unknown'}"
         finding = on_gpu("gpu-fails", gpu, says, Scope.GPU, *_said(look, gpu))
@@ -130,7 +140,7 @@ def _fails(look: Look, gpu: Gpu) -> Signs:
 
 def recovery(look: Look) -> Signs:
     """What the driver and the kernel log ask for on a GPU, one verdict each, contradictions as evidence."""
-    events = look.xids()
+    events = look.faults
     for gpu in look.gpus:
         if gpu.condition in (Condition.LOST, Condition.HANGS, Condition.NOT_ASKED):
             continue
@@ -143,7 +153,7 @@ def recovery(look: Look) -> Signs:
         yield Finding("gpu-lost", f"the GPU at {bus_id} has fallen off its bus (Xid 79)", Scope.VM, bus_id, ())
 
 
-def _verdict(gpu: Gpu, own: tuple[XidEvent, ...]) -> Finding | None:
+def _verdict(gpu: Gpu, own: tuple[Fault, ...]) -> Finding | None:
     said = tuple(_words(e) for e in own)
     if any(e.code == 79 for e in own):
         action = gpu.recovery_action
@@ -172,19 +182,16 @@ def _by_driver(gpu: Gpu, said: tuple[str, ...]) -> Finding | None:
     return on_gpu(signal, gpu, f"needs: {words}, says the driver", ACTION_CURES[action], *said)
 
 
-def _by_log(gpu: Gpu, own: tuple[XidEvent, ...], said: tuple[str, ...]) -> Finding | None:
+def _by_log(gpu: Gpu, own: tuple[Fault, ...], said: tuple[str, ...]) -> Finding | None:
     """Without field 230: the last Xid 154 of the GPU, which also takes back what came before it, else the table."""
-    last = next((e for e in reversed(own) if e.code == 154 and verdict_of(e) is not None), None)
+    last = next((e for e in reversed(own) if e.action is not None), None)
     later = own
-    if last is not None:
-        number = verdict_of(last) or 0
-        known = number in RecoveryAction.__members__.values()
-        action = RecoveryAction(number) if known else RecoveryAction.OTHER
-        if action is not RecoveryAction.NONE:
-            words = action.name.lower().replace("_", " ")
-            return on_gpu("recovery-action", gpu, f"needs: {words} (Xid 154)", ACTION_CURES[action], *said)
+    if last is not None and last.action is not None:
+        if last.action is not RecoveryAction.NONE:
+            words = last.action.name.lower().replace("_", " ")
+            return on_gpu("recovery-action", gpu, f"needs: {words} (Xid 154)", ACTION_CURES[last.action], *said)
         later = own[own.index(last) + 1 :]
-    verdicts = [(e, cure(e)[1]) for e in later if cure(e)[0]]
+    verdicts = [(e, cure(e.code, e.text)) for e in later if is_fault(e.code, e.text)]
     if not verdicts:
         return None
     event, scope = max(verdicts, key=lambda pair: 99 if pair[1] is None else int(pair[1]))
@@ -192,17 +199,17 @@ def _by_log(gpu: Gpu, own: tuple[XidEvent, ...], said: tuple[str, ...]) -> Findi
     return on_gpu("xid", gpu, f"reported Xid {event.code}: {name}", scope, *said)
 
 
-def _words(event: XidEvent) -> str:
+def _words(event: Fault) -> str:
     return f"Xid {event.code} at {event.usec / 1e6:.0f} s: {event.text[:160]}"
 
 
 def _said(look: Look, gpu: Gpu) -> tuple[str, ...]:
-    return tuple(_words(e) for e in look.xids() if e.bus_id == gpu.bus_id)[-5:]
+    return tuple(_words(e) for e in look.faults if e.bus_id == gpu.bus_id)[-5:]
 
 
 def reset_hint(look: Look) -> Signs:
     """The driver's log says that a GPU needs a reset, without saying which: evidence for a gap, not for an act."""
-    hints = reset_hints(look.news())
+    hints = [line.text for line in look.news if _HINT.search(line.text)]
     if hints and look.gpus and not any(isinstance(g.recovery_action, Known) for g in look.gpus):
         yield Gap(f"the driver's log asks for a reset and does not say of which GPU: {hints[-1][:120]}")
 
@@ -252,7 +259,7 @@ def _fewer(look: Look, seen: set[str]) -> Signs:
 
 
 def _missing(look: Look, where: str | None, says: str, level: int) -> Sign:
-    broken = tuple(invalid_regions(look.news())[:2])
+    broken = tuple(e.msg for e in of_kind(look.events, "io-region-invalid"))[:2]
     finding = Finding("gpu-missing", says, None if broken else Scope.VM, where, broken)
     return watch(f"missing:{where or 'count'}", level, 1, look.ripens(), finding)
 
@@ -269,12 +276,12 @@ def link_width(look: Look) -> Signs:
 
 def switches(look: Look) -> Signs:
     """NVSwitch errors in the guest's own log: the fabric guide asks for a VM restart, or for the whole fabric."""
-    news = [e for e in sxids(look.news()) if "Non-fatal" not in e.text]
-    fabric = [e for e in news if e.code in SXID_RESET_FABRIC]
-    restart = [e for e in news if e.code in SXID_RESTART_VM]
+    found = [e for e in look.events if isinstance(e, SxidEvent) and "Non-fatal" not in e.msg]
+    fabric = [e for e in found if e.sxid in SXID_RESET_FABRIC]
+    restart = [e for e in found if e.sxid in SXID_RESTART_VM]
     if fabric:
-        says = f"NVSwitch {fabric[-1].bus_id} reports SXid {fabric[-1].code}: the whole fabric must be reset"
-        yield Finding("sxid", says, None, None, tuple(e.text[:160] for e in fabric[-3:]))
+        says = f"NVSwitch {fabric[-1].bdf} reports SXid {fabric[-1].sxid}: the whole fabric must be reset"
+        yield Finding("sxid", says, None, None, tuple(e.msg[:160] for e in fabric[-3:]))
     elif restart:
-        says = f"NVSwitch {restart[-1].bus_id} reports SXid {restart[-1].code}"
-        yield Finding("sxid", says, Scope.VM, restart[-1].bus_id, tuple(e.text[:160] for e in restart[-3:]))
+        says = f"NVSwitch {restart[-1].bdf} reports SXid {restart[-1].sxid}"
+        yield Finding("sxid", says, Scope.VM, restart[-1].bdf, tuple(e.msg[:160] for e in restart[-3:]))
