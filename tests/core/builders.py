@@ -166,8 +166,7 @@ def serving_gpus(first: int = 5000, *, tp: int = GPUS, used_mib: int = 80_000, g
     """The GPUs while `sglang_group(first)` runs on them."""
     busy = range(gpu0, gpu0 + tp)
     return tuple(
-        gpu(i, used_mib=Known(used_mib), processes=[first + 2 + i - gpu0]) if i in busy else gpu(i)
-        for i in range(GPUS)
+        gpu(i, used_mib=Known(used_mib), processes=[first + 2 + i - gpu0]) if i in busy else gpu(i) for i in range(GPUS)
     )
 
 
