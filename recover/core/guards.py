@@ -18,6 +18,7 @@ from recover.model.ladder import Step
 from recover.model.reading import Known, Unknown, Why
 from recover.model.snapshot import Channel, IdentityProof, Snapshot
 from recover.model.verdict import Scope
+from recover.steps.common import FRAGILE
 from recover.steps.startable import open_question
 
 FOREIGN_TASK_S = 30 * 60
@@ -32,13 +33,6 @@ _NOT_OURS_TO_END = {
     "paused": "somebody paused it: resume it (qm resume {vmid}), or ask who did",
     "suspended": "it sleeps: wake it (qm resume {vmid})",
     "prelaunch": "it is held before its start, as by a backup: wait until that has ended",
-}
-# Cards that a reset at stop or start has left dead until the host rebooted (facts/proxmox.md F): PCI vendor:device.
-_FRAGILE = {
-    "10de:2b85": "RTX 5090",
-    "10de:2bb1": "RTX PRO 6000 Blackwell",
-    "10de:2bb4": "RTX PRO 6000 Blackwell Max-Q",
-    "10de:2bb5": "RTX PRO 6000 Blackwell Server Edition",
 }
 
 
@@ -266,8 +260,8 @@ def _fragile(case: Case) -> Refuse | None:
     assert isinstance(hypervisor.config, Known)  # _config comes first
     for device in hypervisor.config.value.hostpci:
         for ids in device.device_ids:
-            if ids.lower() in _FRAGILE:
-                why = f"{device.key} is an {_FRAGILE[ids.lower()]}: a reset can leave it dead until the host reboots"
+            if ids.lower() in FRAGILE:
+                why = f"{device.key} is an {FRAGILE[ids.lower()]}: a reset can leave it dead until the host reboots"
                 return Refuse("fragile-device", why, f"accept that with --approve {case.step.scope.word}")
     return None
 

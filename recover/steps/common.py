@@ -34,6 +34,14 @@ from recover.model.verdict import Finding
 SICK = frozenset({Health.DEAD, Health.HUNG})
 _SHORT_S = 10.0  # an act that is done or refused at once: a signal, a mode, a marker
 
+# Cards that a reset has left dead until the host rebooted (CloudRift's report on FLR under KVM): vendor:device.
+FRAGILE = {
+    "10de:2b85": "RTX 5090",
+    "10de:2bb1": "RTX PRO 6000 Blackwell",
+    "10de:2bb4": "RTX PRO 6000 Blackwell Max-Q",
+    "10de:2bb5": "RTX PRO 6000 Blackwell Server Edition",
+}
+
 # Whoever owns these would start again what we end, or must be asked by other means than ours.
 _COMMANDS = {
     OwnerKind.KUBERNETES: "kubectl delete pod {name}",

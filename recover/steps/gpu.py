@@ -16,7 +16,7 @@ from recover.model.process import Group
 from recover.model.reading import Known
 from recover.model.snapshot import Channel, Snapshot
 from recover.model.verdict import Finding, Scope
-from recover.steps.common import SICK, called, flag, line, number
+from recover.steps.common import FRAGILE, SICK, called, flag, line, number
 from recover.steps.services import services_of
 from recover.steps.workers import end_groups
 
@@ -60,12 +60,14 @@ def _line(chosen: tuple[Gpu, ...], monitors: list[tuple[str, str]], deadline_s: 
     pairs = tuple((_uuid(g), g.bus_id) for g in chosen)
     kept = tuple((_uuid(g), g.bus_id) for g in chosen if g.persistence == Known(True))
     acts = [Act(StopService(manager, name, monitor=True)) for manager, name in monitors]
-    # Off only for the reset: without it a PRO 6000 can become unrecoverable (facts: persistence counts as a client).
+    # Off only for the reset: without it a PRO 6000 can become unrecoverable (NVSentinel #1690: it counts as a client).
     acts += [Act(SetPersistence(uuid, bus_id, on=False)) for uuid, bus_id in kept]
     acts.append(Act(ResetGpu(pairs, deadline_s)))
     acts += [Act(SetPersistence(uuid, bus_id, on=True)) for uuid, bus_id in kept]
     acts += [Act(StartService(manager, name, monitor=True)) for manager, name in reversed(monitors)]
     words = [f"GPU {g.index} ({g.bus_id}) is reset" for g in chosen]
+    models = sorted({FRAGILE[g.pci_ids.lower()] for g in chosen if g.pci_ids.lower() in FRAGILE})
+    words += [f"{model}: a reset can leave such a card dead until the host reboots" for model in models]
     words += [f"{name} is stopped for it and started again" for _, name in monitors]
     return line(acts, words)
 

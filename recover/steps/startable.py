@@ -10,7 +10,7 @@ from recover.model.reading import Unknown, Why
 
 _CLOUD_INIT = ("ci", "ipconfig", "sshkeys", "nameserver", "searchdomain")
 
-# Which privilege lets a token read what a guard asks (facts: pve-manager and qemu-server, `permissions` of each call).
+# Which privilege lets a token read what a guard asks (pve-manager, qemu-server: `permissions` of each call).
 PRIVILEGES: Mapping[str, str] = {
     "config": "VM.Audit on /vms/{vmid}",
     "pending": "VM.Audit on /vms/{vmid}",

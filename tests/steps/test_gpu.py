@@ -169,3 +169,9 @@ def test_without_root_or_driver_or_finding_it_is_passed_over():
     assert isinstance(plan("reset-gpu", replace(snapshot, guest=replace(snapshot.guest, root=False)), stuck()), Pass)
     broken = look(driver=Known(Driver(Condition.FAILS, "Driver/library version mismatch")))
     assert isinstance(plan("reset-gpu", broken, stuck()), Pass)
+
+
+def test_of_a_card_that_resets_have_killed_it_is_said():
+    assert "dead until the host reboots" in " ".join(plan("reset-gpu", look(), stuck()).words)
+    harmless = look(gpus=gpus(gpu2={"pci_ids": "10de:2330"}))
+    assert "dead" not in " ".join(plan("reset-gpu", harmless, stuck()).words)
