@@ -1,0 +1,258 @@
+"""The live view: the ladder, what goes on, and how far memory has fallen; what is not known is said, never drawn."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from recover.core.clean import clean
+from recover.core.history import Attempt, History, after
+from recover.core.report.lines import action_words, line
+from recover.core.report.words import about, count, size, span
+from recover.model.act import Pass, Refuse
+from recover.model.ladder import Playbook, Ready
+from recover.model.record import (
+    Acted,
+    Acting,
+    Began,
+    Closed,
+    Consented,
+    Decided,
+    Declined,
+    Ended,
+    Entry,
+    Interrupted,
+    Kept,
+    Opened,
+    Restore,
+    Saw,
+    Try,
+    Vitals,
+    Wait,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+BAR = 30
+IDLE_MIB = 64  # a GPU at or below is drawn as empty
+_KEPT_LINES = (Opened, Consented, Declined, Interrupted, Kept, Began, Ended)  # stay above the view for the record
+
+
+class LiveView:
+    """Redrawn four times a second from the history so far. `now` is the clock that the entries were stamped with."""
+
+    def __init__(self, console: Console, playbook: Playbook, now: Callable[[], float] = time.time) -> None:
+        from rich.live import Live
+
+        self._console, self._playbook, self._now = console, playbook, now
+        self._history = History()
+        self._began: float | None = None
+        self._doing = "looking"
+        self._doing_since = now()
+        self._stopping = ""
+        self._seen: Saw | None = None  # the last look that reached the guest
+        self._lock = threading.RLock()
+        self._live = Live(
+            get_renderable=self.render, console=console, refresh_per_second=4, transient=True, redirect_stderr=False
+        )
+        self.run = ""
+
+    def __enter__(self) -> LiveView:
+        self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._live.stop()
+
+    def entry(self, entry: Entry) -> None:
+        with self._lock:
+            self._history = after(self._history, entry)
+            self._began = entry.at if self._began is None else self._began
+            if isinstance(entry, Opened):
+                self.run = entry.run
+            if isinstance(entry, Saw) and entry.vitals.gpus:
+                self._seen = entry
+            self._note(entry)
+        if isinstance(entry, _KEPT_LINES):
+            from rich.text import Text
+
+            stamp = time.strftime("%H:%M:%S", time.localtime(entry.at))
+            self._console.print(Text(f"{stamp} {line(entry)}", style="dim"))
+
+    def _note(self, entry: Entry) -> None:
+        """What goes on now, for the line that a person reads first."""
+        match entry:
+            case Acting(action=action, restores=restores):
+                self._do(("putting back: " if restores else "") + action_words(action), entry.at)
+            case Decided(decision=Wait(seconds=seconds, why=why)):
+                self._do(why if seconds > 0 else "looking", entry.at)
+            case Decided(decision=Try(step=step)):
+                self._do(f"about to try {step}", entry.at)
+            case Decided(decision=Restore(duty=duty)):
+                self._do(f"putting back {duty.key}", entry.at)
+            case Acted() | Ended():
+                self._do("looking", entry.at)
+            case Closed():
+                self._do("done", entry.at)
+
+    def _do(self, what: str, at: float) -> None:
+        if what != self._doing:
+            self._doing, self._doing_since = what, at
+
+    def asking(self, asking: bool) -> None:
+        """While a question stands, nothing may be redrawn over it."""
+        if asking:
+            self._live.stop()
+        else:
+            self._live.start()
+
+    def told(self, who: str) -> None:
+        self._stopping = who
+
+    def render(self) -> RenderableType:
+        from rich.console import Group
+        from rich.text import Text
+
+        with self._lock:
+            history, doing, since, seen = self._history, self._doing, self._doing_since, self._seen
+        rows: list[RenderableType] = [self._head(history)]
+        rows.append(Text.assemble(("  now  ", "bold"), (clean(doing), "bold cyan"), f"  {span(self._now() - since)}"))
+        stopping = history.interrupted.by if history.interrupted is not None else self._stopping
+        if stopping:
+            rows.append(
+                Text(f"  stopping ({clean(stopping)}): what was changed is put back first", style="bold yellow")
+            )
+        rows += [*self._findings(history), Text(""), self._ladder(history), Text("")]
+        rows += self._machine(history, seen)
+        return Group(*rows)
+
+    def _head(self, history: History) -> Text:
+        from rich.text import Text
+
+        opened = history.opened
+        if opened is None:
+            return Text("looking …", style="bold")
+        ran = self._now() - (self._began or opened.at)
+        left = history.deadline_at - self._now()
+        return Text.assemble(
+            (clean(opened.target), "bold"), f"  playbook {clean(opened.playbook)}  {span(ran)} so far",
+            f", at most {span(left)} more" if left > 0 else ", past its deadline",
+        )  # fmt: skip
+
+    def _findings(self, history: History) -> list[RenderableType]:
+        from rich.text import Text
+
+        saw = history.last
+        if saw is None:
+            return []
+        colour = {"healthy": "green", "faulty": "red", "hopeless": "bold red"}.get(saw.diagnosis.state, "yellow")
+        says = [f.says for f in saw.diagnosis.findings]
+        rows: list[RenderableType] = [
+            Text.assemble(
+                ("  last look  ", "bold"), (saw.diagnosis.state, colour), f", {span(self._now() - saw.at)} ago"
+            )
+        ]
+        rows += [Text(f"    {clean(text)}", overflow="ellipsis", no_wrap=True) for text in says[:3]]
+        if len(says) > 3:
+            rows.append(Text(f"    and {count(len(says) - 3, 'finding')} more"))
+        return rows
+
+    def _ladder(self, history: History) -> Table:
+        from rich.table import Table
+
+        table = Table(box=None, show_header=False, padding=(0, 1), pad_edge=True)
+        for column in range(3):
+            table.add_column(no_wrap=True, overflow="ellipsis", ratio=1 if column == 2 else None)
+        for index, rung in enumerate(self._playbook.rungs):
+            mark, style, says = self._rung(history, index)
+            table.add_row(mark, rung.step, says, style=style)
+        return table
+
+    def _rung(self, history: History, index: int) -> tuple[str, str, str]:
+        tries = [a for a in history.attempts if a.index == index]
+        if tries:
+            return self._tried(tries)
+        option = next((o for o in history.last.options if o.index == index), None) if history.last else None
+        if self._playbook.rungs[index].step in history.skipped:
+            return "-", "dim", "skipped by you"
+        match option.offer if option is not None else None:
+            case Ready(blast=blast):
+                return " ", "", f"not tried; possible, {about(blast.minutes)}"
+            case Pass(why):
+                return " ", "dim", f"not needed now: {clean(why)}"
+            case Refuse(guard, why):
+                return "!", "yellow", f"refused ({clean(guard)}): {clean(why)}"
+            case _:
+                return " ", "dim", ""
+
+    def _tried(self, tries: list[Attempt]) -> tuple[str, str, str]:
+        last = tries[-1]
+        number = f"try {last.attempt}, " if last.attempt > 1 else ""
+        if last.outcome is None:
+            return ">", "bold cyan", f"{number}running {span(self._now() - last.began_at)}"
+        took = span((last.ended_at or last.began_at) - last.began_at)
+        if last.outcome.ok:
+            return "*", "", f"{number}was done in {took}; whether it helped, the next look says"
+        return "x", "red", f"{number}failed after {took}: {clean(last.outcome.detail)}"
+
+    def _machine(self, history: History, seen: Saw | None) -> list[RenderableType]:
+        from rich.text import Text
+
+        last = history.last
+        rows: list[RenderableType] = []
+        if last is not None and not last.vitals.reached:
+            vm = f"; the VM is {clean(last.vitals.vm_status)}" if last.vitals.vm_status else ""
+            rows.append(Text(f"  the guest was not reached at the last look{vm}", style="yellow"))
+        if seen is None:
+            return rows
+        if seen is not last:
+            rows.append(Text(f"  figures from {span(self._now() - seen.at)} ago:", style="yellow"))
+        if self._console.height < len(self._playbook.rungs) + len(seen.vitals.gpus) + 12:
+            return [*rows, self._all_gpus(seen.vitals), self._ram(seen.vitals)]
+        return [*rows, *(self._gpu(seen.vitals, i) for i in range(len(seen.vitals.gpus))), self._ram(seen.vitals)]
+
+    def _gpu(self, vitals: Vitals, at: int) -> Text:
+        gpu = vitals.gpus[at]
+        if gpu.used_mib is None or not gpu.total_mib:
+            return self._unknown(f"GPU {gpu.index}", gpu.condition)
+        figures = f"{size(gpu.used_mib)} used of {size(gpu.total_mib)}"
+        return self._bar(f"GPU {gpu.index}", gpu.used_mib, gpu.total_mib, figures, gpu.used_mib > IDLE_MIB)
+
+    def _all_gpus(self, vitals: Vitals) -> Text:
+        """One bar for all, where the terminal is too low for one each."""
+        known = [(g.used_mib, g.total_mib) for g in vitals.gpus if g.used_mib is not None and g.total_mib]
+        used, total = sum(u for u, _ in known), sum(t or 0 for _, t in known)
+        silent = len(vitals.gpus) - len(known)
+        figures = f"{size(used)} used on {count(len(known), 'GPU')}" + (f", {silent} do not answer" if silent else "")
+        return self._bar("GPUs ", used, total, figures, used > IDLE_MIB)
+
+    def _ram(self, vitals: Vitals) -> Text:
+        free, total = vitals.ram_available_mib, vitals.ram_total_mib
+        if free is None or not total:
+            return self._unknown("RAM  ", "not read")
+        base = vitals.ram_baseline_mib
+        if vitals.baseline_is_default or base is None:
+            want, short = "no baseline saved", free < total * 0.9
+        else:
+            want, short = f"baseline {size(base)}", free < base * 0.95
+        return self._bar("RAM  ", total - free, total, f"{size(free)} available of {size(total)}; {want}", short)
+
+    def _unknown(self, name: str, why: str) -> Text:
+        from rich.text import Text
+
+        return Text.assemble(f"  {name}  ", ("?" * 3 + f" not known ({clean(why)})", "yellow"))
+
+    def _bar(self, name: str, part: int, whole: int, figures: str, held: bool) -> Text:
+        from rich.text import Text
+
+        full = round(BAR * part / whole) if whole else 0
+        full = min(BAR, max(full, 1 if held and part else 0))
+        return Text.assemble(
+            f"  {name}  ", ("█" * full, "yellow" if held else "green"), ("░" * (BAR - full), "dim"), f"  {figures}"
+        )

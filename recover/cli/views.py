@@ -1,0 +1,67 @@
+"""Progress goes to stderr: live on a terminal, plain lines elsewhere, nothing with -q; the result never goes there."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from recover.core.report.words import span
+
+if TYPE_CHECKING:
+    from recover.cli.live import LiveView
+    from recover.cli.plain import PlainView, SilentView
+    from recover.model.ladder import Playbook
+
+
+def at_terminal() -> bool:
+    """Whether stderr is a terminal that can be redrawn."""
+    return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def view_for(playbook: Playbook, *, quiet: bool, verbose: bool) -> LiveView | PlainView | SilentView:
+    """The view that fits. Verbose is plain: lines can be kept, a live view can't."""
+    from recover.cli.plain import PlainView, SilentView
+
+    if quiet:
+        return SilentView()
+    if verbose or not at_terminal():
+        return PlainView(verbose=verbose)
+    from rich.console import Console
+
+    from recover.cli.live import LiveView
+
+    return LiveView(Console(stderr=True, highlight=False), playbook)
+
+
+@contextmanager
+def working(what: str, *, quiet: bool = False) -> Iterator[None]:
+    """Say what takes so long, with the elapsed time, from the first second on."""
+    over = threading.Event()
+    redraw = at_terminal()
+
+    def tell() -> None:
+        began, every = time.monotonic(), 1.0 if redraw else 15.0
+        wait = 1.0
+        while not over.wait(wait):
+            took = span(time.monotonic() - began)
+            sys.stderr.write(f"\r\x1b[K{what} … {took}" if redraw else f"{what} … {took}\n")
+            sys.stderr.flush()
+            wait = every
+
+    teller = threading.Thread(target=tell, name="progress", daemon=True)
+    if not quiet:
+        teller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if not quiet:
+            teller.join()
+            if redraw:
+                sys.stderr.write("\r\x1b[K")
+                sys.stderr.flush()

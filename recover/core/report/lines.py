@@ -1,0 +1,149 @@
+"""The journal in words, one entry at a time: the same line for the plain view, for `follow` and for a report."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from recover.core.clean import clean
+from recover.core.report.words import gpu_sum, size, span
+from recover.model.act import (
+    Action,
+    AwaitBoot,
+    AwaitGone,
+    ClearMarker,
+    PlaceMarker,
+    ResetGpu,
+    ResetVm,
+    SetPersistence,
+    ShutdownVm,
+    Signal,
+    StartService,
+    StartVm,
+    StopService,
+    StopVm,
+    SyncDisks,
+)
+from recover.model.record import (
+    Acted,
+    Acting,
+    Began,
+    Closed,
+    Consented,
+    Decided,
+    Declined,
+    Ended,
+    Entry,
+    Interrupted,
+    Kept,
+    Opened,
+    Restore,
+    Saw,
+    Stop,
+    Try,
+    Wait,
+)
+
+
+def line(entry: Entry) -> str:
+    """One line for a person, or an empty string where the entry says nothing that its neighbours don't."""
+    return clean(_line(entry), 600)
+
+
+def _line(entry: Entry) -> str:
+    match entry:
+        case Opened():
+            goes_on = "goes on after a crash, consent is asked anew" if entry.resumed else "begins"
+            return (
+                f"run {entry.run} on {entry.target} {goes_on}: playbook {entry.playbook}, by {entry.who}@{entry.host}"
+            )
+        case Saw():
+            return saw_line(entry)
+        case Decided(decision=decision):
+            return _decision(decision)
+        case Consented(step=step, by=by):
+            return f"consent to {step}: {by}"
+        case Declined(by=by, why=why, step=step, skip=skip):
+            return f"{by} {'skips' if skip else 'says no to'} {step or 'the next step'}" + (f": {why}" if why else "")
+        case Interrupted(by=by):
+            return f"asked to stop by {by}: finishing what is owed, then ending"
+        case Kept(evidence=evidence, missing=missing):
+            return f"evidence kept in {evidence}" + (f"; missing: {', '.join(missing)}" if missing else "")
+        case Began(step=step, attempt=attempt, scope=scope):
+            return f"{step} begins (try {attempt}, scope {scope.word})"
+        case Acting(action=action, restores=restores):
+            return ("put back: " if restores else "act: ") + action_words(action)
+        case Acted(outcome=outcome):
+            end = "ok" if outcome.ok else "failed" if outcome.clear else "unclear whether it was done"
+            detail = f": {outcome.detail}" if outcome.detail else ""
+            return f"  {end}{detail}" + (f" ({span(outcome.seconds)})" if outcome.seconds >= 1 else "")
+        case Ended(step=step, outcome=outcome):
+            return f"{step} ended" + ("" if outcome.ok else f", failed: {outcome.detail}") + "; looking again"
+        case Closed(end=end):
+            return f"end: {end.kind}: {end.why}"
+        case _:
+            assert_never(entry)
+
+
+def saw_line(saw: Saw) -> str:
+    """What a look found: state, what is wrong, the figures."""
+    says = [f.says for f in saw.diagnosis.findings] or [s.finding.says for s in saw.diagnosis.ripening]
+    if not says:
+        says = list(saw.diagnosis.gaps)
+    shown = "; ".join(says[:3]) + (f"; and {len(says) - 3} more" if len(says) > 3 else "")
+    return f"looked: {saw.diagnosis.state}" + (f": {shown}" if shown else "") + f" [{figures(saw)}]"
+
+
+def figures(saw: Saw) -> str:
+    if not saw.vitals.reached:
+        vm = f", VM {saw.vitals.vm_status}" if saw.vitals.vm_status else ""
+        return f"guest not reached{vm}"
+    return f"{gpu_sum(saw.vitals)}, RAM available {size(saw.vitals.ram_available_mib)}"
+
+
+def _decision(decision: Try | Restore | Wait | Stop) -> str:
+    match decision:
+        case Try(step=step, scope=scope, why=why):
+            return f"next: {step} (scope {scope.word}): {why}"
+        case Restore(duty=duty):
+            return f"next: put back {duty.key}"
+        case Wait(seconds=seconds, why=why):
+            return f"waiting: {why}" if seconds > 0 else ""
+        case Stop():
+            return ""
+        case _:
+            assert_never(decision)
+
+
+def action_words(action: Action) -> str:
+    """An act in words."""
+    match action:
+        case StopService(manager=manager, name=name):
+            return f"stop {name} ({manager})"
+        case StartService(manager=manager, name=name):
+            return f"start {name} ({manager})"
+        case Signal(members=members, signal=signal, group=group):
+            return f"SIG{signal} to {len(members)} processes of group {group}"
+        case AwaitGone(members=members, deadline_s=seconds):
+            return f"wait up to {span(seconds)} until {len(members)} processes are gone"
+        case SetPersistence(bus_id=bus_id, on=on):
+            return f"persistence {'on' if on else 'off'} on {bus_id}"
+        case ResetGpu(gpus=gpus):
+            return f"reset {', '.join(bus_id for _, bus_id in gpus)}"
+        case PlaceMarker():
+            return "place our marker in the guest"
+        case ClearMarker():
+            return "clear our marker in the guest"
+        case SyncDisks():
+            return "sync the guest's disks"
+        case ShutdownVm(vm=vm, deadline_s=seconds):
+            return f"ask VM {vm.vmid} to shut down, up to {span(seconds)}"
+        case StopVm(vm=vm):
+            return f"stop VM {vm.vmid}"
+        case StartVm(vm=vm, timeout_s=timeout):
+            return f"start VM {vm.vmid}, up to {span(timeout)}"
+        case ResetVm(vm=vm):
+            return f"reset VM {vm.vmid}"
+        case AwaitBoot(gpus=gpus, deadline_s=seconds):
+            return f"wait up to {span(seconds)} for a new boot with {gpus} GPUs"
+        case _:
+            assert_never(action)

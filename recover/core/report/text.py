@@ -1,0 +1,145 @@
+"""The result in words: one verdict line first, then only what a person needs to believe it or to go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from recover.core.clean import clean
+from recover.core.history import History, fold
+from recover.core.report.result import Json, gpus, looks, opened_at, ram
+from recover.core.report.words import UNKNOWN, columns, count, size, span
+from recover.model.act import Hit
+from recover.model.ladder import Ready
+from recover.model.record import Began, Closed, EndKind, Entry, Saw
+
+_SAYS = {
+    EndKind.HEALTHY: "healthy",
+    EndKind.RECOVERED: "RECOVERED",
+    EndKind.PLANNED: "planned, nothing was done",
+    EndKind.EXHAUSTED: "NOT RECOVERED: every rung that could help was tried",
+    EndKind.BLOCKED: "NOT RECOVERED: blocked",
+    EndKind.NEEDS_HUMAN: "NOT RECOVERED: a person is needed",
+    EndKind.OUT_OF_TIME: "NOT RECOVERED: out of time",
+    EndKind.CANNOT_TELL: "CANNOT TELL, so nothing was done about it",
+    EndKind.INTERRUPTED: "INTERRUPTED",
+    EndKind.HELD: "HELD by another run, nothing was done",
+}
+
+
+def text(entries: Iterable[Entry], journal: str = "") -> str:
+    """The final report. Without `Closed` in the journal it says that the run has not ended."""
+    entries = tuple(entries)
+    history = fold(entries)
+    lines = [verdict(entries, history)]
+    lines += _figures(entries, history)
+    lines += _tries(history)
+    lines += _section("Stopped or disturbed", [f"{h.kind} {h.name}: {h.how}" for h in hits(entries)])
+    lines += _after(history)
+    lines += _section("Why no other rung", history.closed.end.passed_over if history.closed is not None else ())
+    lines += _section("Still wrong", _still(history))
+    lines += _section("Not seen", history.last.diagnosis.gaps if history.last is not None else ())
+    if history.closed is not None and history.closed.end.next:
+        lines.append(f"Next: {clean(history.closed.end.next)}")
+    lines += [f"Evidence: {clean(history.evidence)}"] if history.evidence else []
+    lines += [f"Journal: {clean(journal)}"] if journal else []
+    return "\n".join(lines)
+
+
+def verdict(entries: tuple[Entry, ...], history: History) -> str:
+    """One line that can stand alone."""
+    target = clean(history.opened.target) if history.opened is not None else UNKNOWN
+    closed, began = history.closed, opened_at(entries)
+    if closed is None or began is None:
+        return f"{target}: this run has not ended"
+    tried = f" after {span(closed.at - began)}"
+    service = ""
+    if closed.end.kind is EndKind.RECOVERED and closed.service not in (None, "healthy"):
+        service = f"; BUT THE SERVICE IS NOT BACK: {clean(closed.service or '')}"
+    return f"{target}: {_SAYS[closed.end.kind]}{tried}: {clean(closed.end.why)}{service}"
+
+
+def hits(entries: Iterable[Entry]) -> tuple[Hit, ...]:
+    """Who was hit by the rungs that began, as it was weighed when they did."""
+    found: dict[tuple[str, str], Hit] = {}
+    saw: Saw | None = None
+    for entry in entries:
+        if isinstance(entry, Saw):
+            saw = entry
+        elif isinstance(entry, Began) and saw is not None:
+            option = next((o for o in saw.options if o.index == entry.index), None)
+            if option is not None and isinstance(option.offer, Ready):
+                found.update({(h.kind, h.name): h for h in option.offer.blast.hits})
+    return tuple(found.values())
+
+
+def _figures(entries: tuple[Entry, ...], history: History) -> list[str]:
+    before, after = looks(entries)
+    if after is None or before is None:
+        return []
+    changed = bool(history.attempts)
+    rows = gpus(before.vitals, after.vitals)
+    memory = ram(before.vitals, after.vitals)
+    lines = columns(_gpu_rows(rows, changed), "") if rows else ["No GPU was seen."]
+    return [*lines, _ram(memory, after, changed)]
+
+
+def _gpu_rows(rows: list[Json], changed: bool) -> list[list[str]]:
+    head = ["GPU", "address", "used before", "used after"] if changed else ["GPU", "address", "used"]
+    table = [head]
+    for row in rows:
+        figures = [size(row["used_mib_before"])] if changed else []
+        table.append([str(row["index"]), row["bus_id"] or UNKNOWN, *figures, size(row["used_mib_after"])])
+    return table
+
+
+def _ram(memory: Json, after: Saw, changed: bool) -> str:
+    now, total = size(memory["available_mib_after"]), size(memory["total_mib"])
+    figures = f"{size(memory['available_mib_before'])} -> {now}" if changed else now
+    if memory["baseline_mib"] is not None:
+        base = f"baseline {size(memory['baseline_mib'])}"
+    else:
+        base = "defaults, no baseline saved"
+    return f"RAM available {figures} of {total} ({base})"
+
+
+def _tries(history: History) -> list[str]:
+    rows = []
+    for attempt in history.attempts:
+        outcome = attempt.outcome
+        ended = "not ended" if outcome is None else "done" if outcome.ok else "failed" if outcome.clear else "unclear"
+        took = span((attempt.ended_at or attempt.began_at) - attempt.began_at)
+        detail = outcome.detail if outcome is not None else ""
+        name = attempt.step + (f" (try {attempt.attempt})" if attempt.attempt > 1 else "")
+        rows.append([name, ended, took, detail[:160]])
+    return ["Tried", *columns(rows)] if rows else ["Nothing was tried." if history.closed is not None else ""][:1]
+
+
+def _after(history: History) -> list[str]:
+    lines: list[str] = []
+    closed: Closed | None = history.closed
+    if closed is not None and closed.service == "healthy":
+        lines.append("Service: started again and healthy")
+    elif closed is not None and closed.service is not None:
+        lines.append(f"Service: NOT back: {clean(closed.service)}")
+    owed = closed.carried if closed is not None else tuple(d.duty.key for d in history.duties)
+    if owed:
+        lines += _section(
+            f"Still owed ({count(len(owed), 'duty').replace('dutys', 'duties')}), the next run pays", owed
+        )
+    lines += _section("No longer owed", [f"{key}: {why}" for key, why in history.voided])
+    return lines
+
+
+def _still(history: History) -> list[str]:
+    closed = history.closed
+    if history.last is None or (closed is not None and closed.end.kind in (EndKind.HEALTHY, EndKind.RECOVERED)):
+        return []
+    return [
+        f.says + (f" (cured at scope {f.cure.word})" if f.cure is not None else " (no step here cures it)")
+        for f in history.last.diagnosis.findings
+    ]
+
+
+def _section(title: str, lines: Iterable[str]) -> list[str]:
+    shown = [f"  {clean(line)}" for line in lines]
+    return [title, *shown] if shown else []

@@ -1,0 +1,57 @@
+"""Small words that every report shares: sizes, spans of time and tables, the same everywhere; unknown is "?"."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from recover.core.clean import clean
+from recover.model.record import GpuVital, Vitals
+
+UNKNOWN = "?"
+
+
+def size(mib: int | None) -> str:
+    """A size for a person: MiB below 10 GiB, else GiB; "?" where it is not known."""
+    if mib is None:
+        return UNKNOWN
+    return f"{mib / 1024:.1f} GiB" if abs(mib) >= 10240 else f"{mib} MiB"
+
+
+def span(seconds: float) -> str:
+    """A span of time: "4 s", "1:42 min", "1:02:03 h"."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02} min"
+    return f"{whole // 3600}:{whole % 3600 // 60:02}:{whole % 60:02} h"
+
+
+def about(minutes: float) -> str:
+    """An estimate for a person: "under 1 min", "about 7 min"."""
+    return "under 1 min" if minutes < 1 else f"about {minutes:.0f} min"
+
+
+def count(number: int, word: str) -> str:
+    return f"{number} {word}" + ("" if number == 1 else "s")
+
+
+def columns(rows: Sequence[Sequence[str]], indent: str = "  ") -> list[str]:
+    """Rows as aligned lines of plain text; each cell is cleaned."""
+    cells = [[clean(cell) for cell in row] for row in rows]
+    width = [max(len(row[i]) for row in cells if i < len(row)) for i in range(max((len(r) for r in cells), default=0))]
+    return [(indent + "  ".join(cell.ljust(width[i]) for i, cell in enumerate(row))).rstrip() for row in cells]
+
+
+def gpu_sum(vitals: Vitals) -> str:
+    """All GPUs of a look in a few words: "8 GPUs, 640.0 GiB used", and those that do not answer."""
+    if not vitals.gpus:
+        return "no GPU seen"
+    known = [g.used_mib for g in vitals.gpus if g.used_mib is not None]
+    silent = [g for g in vitals.gpus if g.used_mib is None]
+    said = f"{count(len(vitals.gpus), 'GPU')}, {size(sum(known)) if known else UNKNOWN} used"
+    return said + (f", unknown on {', '.join(gpu_word(g) for g in silent)}" if silent else "")
+
+
+def gpu_word(gpu: GpuVital) -> str:
+    return f"GPU {gpu.index}" + (f" ({clean(gpu.condition)})" if gpu.condition != "answers" else "")
