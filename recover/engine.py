@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from recover.core.aftercare import Finish, aftercare
 from recover.core.decide import decide
@@ -26,6 +26,7 @@ from recover.model.record import (
     Declined,
     End,
     Ended,
+    EndKind,
     Entry,
     Interrupted,
     Kept,
@@ -180,7 +181,7 @@ class Run:
             self._write(Kept(self.world.clock.now(), folder, missing))
         marked = self._mark(attempt.step)
         if not marked.ok:
-            self._write(Declined(self.world.clock.now(), "the guest's marker", marked.detail, attempt.step))
+            self._write(Declined(self.world.clock.now(), "the guest's marker", marked.detail, attempt.step, held=True))
             self._look()
             return
         findings = self.history.last.diagnosis.findings if self.history.last is not None else ()
@@ -222,7 +223,10 @@ class Run:
         if self.snapshot is None or not isinstance(self.snapshot.guest, Guest) or self.history.opened is None:
             return Outcome(True, "no marker: the guest is mute", changed=False)
         opened = self.history.opened
-        return self._act(PlaceMarker(opened.run, opened.who, opened.host, step, MARKER_TTL_S))
+        outcome = self._act(PlaceMarker(opened.run, opened.who, opened.host, step, MARKER_TTL_S))
+        if outcome.detail.startswith("held by"):
+            return outcome
+        return replace(outcome, ok=True)  # a /run that can't be written is no reason to leave a node stuck
 
     def _consented(self, attempt: Try) -> bool:
         """Ask the gate. A late yes holds only if a new look still plans the very same line."""

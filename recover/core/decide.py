@@ -94,6 +94,8 @@ def declined(playbook: Playbook, history: History, saw: Saw, now: float) -> Deci
     if history.declined is None:
         return None
     said = history.declined
+    if said.held:
+        return _stop(history, EndKind.HELD, said.why)
     why = f"{said.by} did not consent to {said.step or 'the next step'}" + (f": {said.why}" if said.why else "")
     return _stop(history, EndKind.BLOCKED, why, command=said.lift)
 

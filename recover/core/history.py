@@ -119,6 +119,7 @@ class History:
             first=self.first.mark if self.first is not None else None,
             owed_vm=any(isinstance(d.duty.do, StartVm) for d in self.duties),
             tries=len(self.attempts),
+            tried_for=frozenset(f.signal for a in self.attempts for f in a.findings),
         )
 
     def due(self, due: Due) -> tuple[OpenDuty, ...]:
@@ -200,7 +201,7 @@ def _saw(history: History, entry: Saw) -> History:
     settled = dict(entry.settled)
     mark = entry.mark
     unsure = None
-    if state is State.UNCERTAIN:
+    if state is State.UNCERTAIN and not entry.diagnosis.ripening:  # patience is for not knowing, not for slowness
         unsure = history.unsure_since if history.unsure_since is not None else entry.at
     return replace(
         history,

@@ -46,6 +46,7 @@ class Past:
     first: Mark | None = None
     owed_vm: bool = False  # we stopped the VM: that it is stopped is not news
     tries: int = 0
+    tried_for: frozenset[str] = frozenset()  # signals that a try of this climb was to cure
 
 
 def advance(anchors: Mapping[str, Anchor], symptoms: Iterable[Symptom], at: float) -> dict[str, Anchor]:

@@ -346,9 +346,8 @@ class SimulatedMachine:
         return f"00000000:{i + 1:02x}:00.0"
 
     def _ram(self) -> Ram:
-        falling = self._falling()
         workers = sum(GIB for r in self.ranks if r.live_threads)
-        used = BASE_USED_MIB + self.ram + falling + workers
+        used = BASE_USED_MIB + self.ram + workers
         free = TOTAL_MIB - used
         return Ram(
             total_mib=TOTAL_MIB,

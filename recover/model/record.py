@@ -155,6 +155,7 @@ class Declined:
     skip: bool = False
     waited_s: float = 0.0
     lift: str = ""
+    held: bool = False  # another run works on the target
 
 
 @dataclass(frozen=True, slots=True)

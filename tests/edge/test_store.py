@@ -217,7 +217,7 @@ def test_disruptions_are_counted_over_runs(tmp_path: Path) -> None:
 def test_a_run_after_a_closed_one_inherits_debts_and_no_climb() -> None:
     owing = Closed(1100.0, End(EndKind.NEEDS_HUMAN, "no API"), None, ("vm:pve/174",))
     history = fold(
-        [opened(), Began(1.0, 3, "power-cycle-vm", 1, Scope.VM), Acting(2.0, 0, StopVm(VM)), closed(), opened()]
+        [opened(), Began(1.0, 3, "power-cycle-vm", 1, Scope.VM), Acting(2.0, 0, StopVm(VM)), owing, opened()]
     )
     assert history.attempts == ()
     assert [d.duty.key for d in history.duties] == ["vm:pve/174"]
