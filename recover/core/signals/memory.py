@@ -23,7 +23,7 @@ _WELL = frozenset({Health.HEALTHY, Health.STARTING, Health.LIVE})
 
 
 def gpu_memory_held(look: Look) -> Signs:
-    """Bytes on a GPU that no living process owns. While a dead or hung group still exists, it is that group's."""
+    """Bytes on a GPU that no living process owns. While a dead or hung group exists, they may be its own."""
     for gpu in look.gpus:
         if gpu.condition is not Condition.ANSWERS:
             continue
