@@ -21,6 +21,7 @@ GRACE_S = 10.0  # between a task's end and the state that it leaves
 HA_LOOK_S = 5.0  # CRM and LRM act in rounds of 10 s each
 FLR_S = 70.0  # the kernel waits for a device up to 65.5 s after its reset (drivers/pci/pci.c)
 FLOCK_S = 60.0  # so long a task that has the guest's lock file is waited for
+HA_HEARS_S = 30.0  # ... and until then a wish that it took does not show
 HA_USER = "root@pam"  # as whom the LRM's tasks run
 _POWER = frozenset({"qmstart", "qmstop", "qmshutdown", "qmreset", "qmreboot"})
 _OVERRULE = "overrule-shutdown"
@@ -60,8 +61,19 @@ class Power:
             seen = self._sight.see(ref.vmid)
             if isinstance(seen, ApiError):
                 return failed(doing, seen)
-            vm = seen
+            vm = self._heard(seen) if verb is START else seen
         return self._worth(vm, verb, limit) or Ready(vm, config, more)
+
+    def _heard(self, vm: Vm) -> Vm:
+        """The guest after HA's next round, if it was told to stop just now: it runs, and not for long."""
+        age = self._sight.ha_stop_age_s(vm) if vm.ha and vm.has("running") else None
+        if age is None or age >= HA_HEARS_S:
+            return vm
+        limit = self._waits.limit(HA_HEARS_S - age)
+        seen = self._waits.until(
+            lambda: self._sight.see(vm.vmid), lambda s: isinstance(s, Vm) and not s.has("running"), limit, HA_LOOK_S
+        )
+        return seen if isinstance(seen, Vm) else vm
 
     @staticmethod
     def _worth(vm: Vm, verb: Verb, limit: Limit) -> Outcome | None:
@@ -85,14 +97,16 @@ class Power:
             return failed(f"{verb.word} of VM {vm.vmid}: who works on it", running)
         for task in running:
             if not (task.ours or _of_ha(vm, task)):
-                return refused(f"{task.type} by {clean(task.user, 100)} is running on VM {vm.vmid}")
+                return refused(f"{clean(task.type, 40)} by {clean(task.user, 100)} is running on VM {vm.vmid}")
         shutdowns = bool(running) and all(t.ours and t.type == "qmshutdown" for t in running)
         if verb is STOP and shutdowns and not vm.ha and self._sight.can_overrule():
             return {_OVERRULE: 1}
         for task in running:
             if not isinstance(self._tasks.wait(task.node, task.upid, limit.left()), TaskEnd):
                 whose = "HA's" if _of_ha(vm, task) else "our own"
-                return refused(f"{whose} {task.type} of VM {vm.vmid} still runs", clear=False, busy=task.upid)
+                return refused(
+                    f"{whose} {clean(task.type, 40)} of VM {vm.vmid} still runs", clear=False, busy=task.upid
+                )
         return {}
 
     # the act

@@ -108,6 +108,14 @@ class Sight:
         rows = self._client.get(where, deadline=ASK_S, source="all", vmid=vm.vmid, limit=TASKS)
         return rows if isinstance(rows, ApiError) else task_list(rows, self._client.settings.token_id)
 
+    def ha_stop_age_s(self, vm: Vm) -> float | None:
+        """How long ago HA was last told to stop this guest, if that was its last word; by the node's clock."""
+        found = self.tasks(vm)
+        words = [t for t in found if t.type in ("hastop", "hastart")] if not isinstance(found, ApiError) else []
+        if not words or words[0].type != "hastop":
+            return None
+        return float(max(0, self._client.server_time - words[0].starttime))
+
     def host_free_mib(self, node: str) -> Reading[int]:
         said = self._client.get(path("nodes", node, "status"), deadline=ASK_S)
         if isinstance(said, ApiError):
