@@ -151,6 +151,9 @@ class Run:
         raw = self.world.observer.look()
         snapshot, diagnosis = assess(raw, self.history.past, self.playbook.limits)
         self.snapshot = snapshot
+        seen = vitals(snapshot, diagnosis)
+        booted_at = self.history.host_booted_at
+        context = replace(self.context, host_booted_at=booted_at if booted_at is not None else seen.host_booted_at)
         settled = tuple(
             (d.duty.key, why)
             for d in self.history.duties
@@ -161,9 +164,9 @@ class Run:
             Saw(
                 at=self.world.clock.now(),
                 mark=snapshot.guest.mark if isinstance(snapshot.guest, Guest) else None,
-                vitals=vitals(snapshot, diagnosis),
+                vitals=seen,
                 diagnosis=diagnosis,
-                options=options(snapshot, diagnosis, self.playbook, self.context),
+                options=options(snapshot, diagnosis, self.playbook, context),
                 busy=own_running_task(snapshot),
                 payable=frozenset(d.duty.key for d in self.history.duties if d.duty.via in channels),
                 settled=settled,

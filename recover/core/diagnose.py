@@ -20,7 +20,7 @@ from recover.core.signals import SIGNALS
 from recover.core.signals.server import came_back
 from recover.model.gpu import Gpu
 from recover.model.guest import Guest
-from recover.model.hypervisor import Hypervisor
+from recover.model.hypervisor import Hypervisor, NoHypervisor
 from recover.model.ladder import Limits
 from recover.model.process import Group, Health
 from recover.model.reading import Known
@@ -119,6 +119,7 @@ def vitals(snapshot: Snapshot, diagnosis: Diagnosis) -> Vitals:
         if isinstance(seen, Hypervisor) and isinstance(seen.host_memory, Known)
         else None,
         reached=isinstance(guest, Guest),
+        host_booted_at=_host_booted_at(seen),
     )
     if not isinstance(guest, Guest):
         return common
@@ -136,6 +137,12 @@ def vitals(snapshot: Snapshot, diagnosis: Diagnosis) -> Vitals:
         server=_server(snapshot.groups),
         services=tuple((s.manager, s.name, s.state) for s in services),
     )
+
+
+def _host_booted_at(seen: Hypervisor | NoHypervisor) -> int | None:
+    if not isinstance(seen, Hypervisor) or not isinstance(seen.host_uptime_s, Known) or not seen.clock_s:
+        return None
+    return seen.clock_s - seen.host_uptime_s.value
 
 
 def _vital(gpu: Gpu) -> GpuVital:

@@ -86,6 +86,7 @@ class History:
     closed: Closed | None = None
     started: tuple[tuple[str, float, Outcome], ...] = ()  # paid AT_RECOVERY duties: (key, at, outcome)
     tried_since_open: bool = False
+    host_booted_at: int | None = None  # of the Proxmox node, as first seen in this climb
     paid: int = 0  # AT_ONCE duties paid since the run began: it did something, even without a try
 
     @property
@@ -173,6 +174,7 @@ def _opened(history: History, entry: Opened) -> History:
     """
     if history.closed is not None:
         history = replace(history, attempts=(), ended=frozenset(), own_acts=(), started=(), evidence="", first=None)
+        history = replace(history, host_booted_at=None)
     running = history.running
     if running is not None:
         history = _ended(history, running.index, CUT, entry.at)
@@ -206,6 +208,7 @@ def _saw(history: History, entry: Saw) -> History:
     return replace(
         history,
         first=history.first if history.first is not None else entry,
+        host_booted_at=history.host_booted_at if history.host_booted_at is not None else entry.vitals.host_booted_at,
         last=entry,
         stale=False,
         streak=history.streak + 1 if state is State.HEALTHY else 0,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable
 
 from recover.core.config import Cluster, Config, Ssh, TargetConfig
 from recover.core.config_table import SecretCommand, SecretEnv, SecretFile, SecretSource
+from recover.core.read.agent import parse_lines
 from recover.edge.actuator import CombinedActuator
 from recover.edge.actuator.guest import GuestActuator
 from recover.edge.actuator.hypervisor import HypervisorActuator
@@ -14,7 +16,7 @@ from recover.edge.boot import BootWatch
 from recover.edge.clock import SystemClock
 from recover.edge.evidence import Collector
 from recover.edge.observer import CombinedObserver
-from recover.edge.probe import GuestProbe, ProbeSettings
+from recover.edge.probe import GuestProbe, ProbeSettings, ask
 from recover.edge.proxmox.client import Client, ClusterSettings
 from recover.edge.proxmox.reads import gather, look
 from recover.edge.proxmox.secret import NoSecret, Secret, from_command, from_env, from_file
@@ -118,11 +120,18 @@ class Connections:
         )
 
     def actuator(self) -> CombinedActuator:
-        guest = GuestActuator(self.shell(), protect=self._target.protect)
+        guest = GuestActuator(self.shell())
         if self._client is None:
             return CombinedActuator(guest, None)
         boot = BootWatch(lambda seconds: self.look_guest(deadline=seconds), self.shell().forget)
-        power = HypervisorActuator(self._client, Tasks(self._client), self._target.cluster, await_boot=boot)
+        power = HypervisorActuator(
+            self._client,
+            Tasks(self._client),
+            self._target.cluster,
+            clock=time.monotonic,
+            sleep=time.sleep,
+            await_boot=boot,
+        )
         return CombinedActuator(guest, power)
 
     def collectors(self) -> tuple[tuple[str, Collector], ...]:
@@ -132,9 +141,10 @@ class Connections:
         return tuple(found)
 
     def _dump(self, seconds: float) -> Iterable[tuple[str, bytes]]:
-        from recover.edge.actuator.guest import dump
-
-        return dump(self.shell(), self._target.services, seconds)
+        request = {"do": "dump", "units": self._target.services, "deadline": max(1.0, seconds - 5.0)}
+        said = ask(self.shell(), request, seconds)
+        report = parse_lines(said.stdout)
+        return [(p.text("name"), str(p.raw.get("text", "")).encode("utf-8", "replace")) for p in report.all("piece")]
 
     def _record(self, seconds: float) -> Iterable[tuple[str, bytes]]:
         assert self._client is not None and self._target.vmid is not None

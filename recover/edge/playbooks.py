@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from recover.core.playbook import parse
@@ -19,8 +20,14 @@ class PlaybookProblem(Exception):
         self.hint = hint
 
 
+def _folder() -> Traversable:
+    """In the wheel they lie inside the package, in a checkout beside it."""
+    inside = files("recover").joinpath("playbooks")
+    return inside if inside.is_dir() else Path(str(files("recover"))).parent / "playbooks"
+
+
 def shipped_names() -> tuple[str, ...]:
-    folder = files("recover.playbooks")
+    folder = _folder()
     return tuple(sorted(f.name.removesuffix(".toml") for f in folder.iterdir() if f.name.endswith(".toml")))
 
 
@@ -32,7 +39,7 @@ def read_playbook(name_or_file: str) -> Playbook:
     """A word without a slash or ".toml" is a shipped playbook's name. Raises PlaybookProblem."""
     names = shipped_names()
     if name_or_file in names:
-        return _parsed(files("recover.playbooks").joinpath(f"{name_or_file}.toml").read_bytes(), name_or_file)
+        return _parsed(_folder().joinpath(f"{name_or_file}.toml").read_bytes(), name_or_file)
     if "/" not in name_or_file and not name_or_file.endswith(".toml"):
         raise PlaybookProblem((f"playbook {name_or_file}: there is none",), f"shipped are {', '.join(names)}")
     path = Path(name_or_file).expanduser()

@@ -479,7 +479,7 @@ class SimulatedMachine:
             name="node-174",
             version="9.1",
             backup_due=Known(False),
-            host_uptime_s=Known(10_000_000),
+            host_uptime_s=Known(int(self.clock.now()) - 1_790_000_000),
             clock_s=int(self.clock.now()),
         )
 

@@ -56,10 +56,19 @@ def mute_guest(look: Look) -> Signs:
         return
     witness = _witness(look, mute)
     if not witness:
+        yield from _booting(look)
         return
     finding = Finding("guest-mute", f"the guest is hung: {witness}", Scope.VM, None, (mute.detail,), at_least=Scope.VM)
     young = BOOT_S - seen.uptime_s if isinstance(seen, Hypervisor) else 0.0
     yield watch("mute:guest", 0, 1, max(look.limits.ripens_s, young), finding)
+
+
+def _booting(look: Look) -> Signs:
+    """A VM that was started a moment ago is on its way up: patience is not spent on that, its uptime is its progress."""
+    seen = look.snapshot.hypervisor
+    if isinstance(seen, Hypervisor) and seen.status == "running" and 0 < seen.uptime_s < BOOT_S:
+        finding = Finding("guest-not-up", f"{_who(seen)} runs, and its guest does not come up", None, None)
+        yield watch("boot:guest", -seen.uptime_s, 1, look.limits.ripens_s, finding)
 
 
 def _witness(look: Look, mute: Mute) -> str:
