@@ -38,7 +38,7 @@ def look(request: "dict[str, Any]", pci: "list[Row]", rpc: bool, limit: Limit) -
     late = collect([first], limit.within(seconds))
     values = {key: value for said in first.values for key, value in said.items()}
     if late:
-        emit("driver", hangs=True, seconds=seconds, pid=first.pid, **values)
+        emit("driver", hangs=True, at="nvmlInit", seconds=seconds, pid=first.pid, **values)
         gap("gpus", "timeout", "nvmlInit did not come back in %g s" % seconds)
         return
     values.setdefault("init", {"e": -1, "t": str(values.get("crash", "the child ended early"))})

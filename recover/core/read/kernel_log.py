@@ -113,7 +113,7 @@ RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 _PREFIX = re.compile(
     r"^(?:(?:kern|user|daemon)\s*:\w+\s*:\s*)?"
     r"(?:<\d{1,3}>)?"
-    r"(?:\d{4}-\d\d-\d\dT[\d:.,]+(?:[+-][\d:]+|Z)?\s+(?:\S+ )?|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ )?"
+    r"(?:\d{4}-\d\d-\d\dT[\d:.,]+(?:[+-][\d:]+|Z)?\s+(?:\S+ (?=kernel: ))?|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ )?"
     r"(?:kernel: )?"
     r"(?:\[\s*(?:(?P<s>\d{1,10})\.(?P<us>\d{6})|[A-Z][a-z]{2} [^\]]*)\]\s?)?(?:\[\s*[TC]\d+\]\s?)?"
 )

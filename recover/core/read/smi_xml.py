@@ -184,8 +184,9 @@ def _processes(node: ElementTree.Element) -> Reading[tuple[GpuProcess, ...]]:
     if table is None:
         return Unknown(Why.ABSENT, "not in this nvidia-smi")
     text = clean(table.text or "", 200)
-    if text and not len(table):
-        return _problem(text) or Unknown(Why.GARBLED, text)
+    if text and text.lower() != "none" and not len(table):
+        problem = _problem(text)
+        return Unknown(Why.GARBLED, text) if problem is None else problem
     found = []
     for row in table.findall("process_info"):
         pid, used, kind = figure(row, "pid"), figure(row, "used_memory"), known_or(words(row, "type"), "C")

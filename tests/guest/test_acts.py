@@ -1,0 +1,288 @@
+"""Acts on real processes: who was meant is hit, nobody else ever, and every wait ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from recover.edge.actuator.guest import GuestActuator
+from recover.edge.shell.local import LocalShell
+from recover.model.act import (
+    AwaitGone,
+    ClearMarker,
+    PlaceMarker,
+    ResetGpu,
+    SetPersistence,
+    Signal,
+    StartService,
+    StopService,
+    SyncDisks,
+    VmRef,
+    ShutdownVm,
+)
+from recover.model.contact import Broken, Failure
+from recover.model.process import ProcessId
+from tests.guest.conftest import BOOT, DEAD_LEADER, PARENT, PLAIN, STUBBORN, ZOMBIE, member, pythons, start_of
+
+actuator = GuestActuator(LocalShell())
+
+
+def end(*members, signal="TERM", descendants=True):
+    return Signal("g", tuple(members), signal, descendants)
+
+
+@pytest.mark.parametrize("python", pythons())
+def test_a_signal_goes_by_pidfd_with_every_python(python, start, agent):
+    child = start(PLAIN)
+    who = [[BOOT, child.pid, start_of(child.pid)]]
+    done = agent("signal", python, signal="TERM", members=who).one("done")
+    assert done.flag("ok") and done.flag("changed"), done.raw
+    assert done.texts("log")[0].endswith("by pidfd")
+    assert child.wait(30) == -15
+
+
+def test_term_is_ignored_kill_is_not(start):
+    child = start(STUBBORN)
+    who = member(child.pid)
+    assert actuator.perform(end(who)).ok
+    waited = actuator.perform(AwaitGone("g", (who,), 1.0))
+    assert not waited.ok and waited.clear and f"{child.pid}@" in waited.log[0]
+    assert actuator.perform(end(who, signal="KILL")).ok
+    assert actuator.perform(AwaitGone("g", (who,), 30.0)).ok
+    assert child.wait(30) == -9
+
+
+def test_another_start_time_is_another_process(start):
+    child = start(PLAIN)
+    wrong = ProcessId(BOOT, child.pid, start_of(child.pid) - 1)
+    done = actuator.perform(end(wrong, signal="KILL"))
+    assert done.ok and not done.changed
+    assert child.poll() is None
+    assert actuator.perform(AwaitGone("g", (wrong,), 5.0)).ok
+
+
+def test_another_boot_is_another_machine(start):
+    child = start(PLAIN)
+    wrong = ProcessId("00000000-0000-0000-0000-000000000000", child.pid, start_of(child.pid))
+    done = actuator.perform(end(wrong, signal="KILL"))
+    assert done.ok and not done.changed and child.poll() is None
+
+
+def test_descendants_are_found_at_the_moment_of_the_act(start):
+    parent = start(PARENT)
+    kids = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+    kid = member(int(kids[0]))
+    done = actuator.perform(end(member(parent.pid), signal="KILL"))
+    assert done.ok and len(done.log) == 2
+    parent.wait(30)
+    assert actuator.perform(AwaitGone("g", (kid,), 30.0)).ok
+
+
+def test_the_probe_its_ancestors_and_pid_1_are_never_signalled():
+    me, init = member(os.getpid()), member(1)
+    done = actuator.perform(end(me, init, signal="CONT", descendants=False))
+    assert not done.ok and not done.changed
+    assert len(done.log) == 2 and all("not signalled" in line for line in done.log)
+
+
+def test_protected_pids_are_never_signalled(start):
+    child = start(PLAIN)
+    done = GuestActuator(LocalShell(), protect=[child.pid]).perform(end(member(child.pid), signal="KILL"))
+    assert not done.ok and child.poll() is None
+
+
+def test_a_zombie_counts_as_gone_a_dead_leader_does_not(start):
+    parent, leader = start(ZOMBIE), start(DEAD_LEADER)
+    zombie = member(int(Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()[0]))
+    assert actuator.perform(AwaitGone("g", (zombie,), 5.0)).ok
+    who = member(leader.pid)
+    waited = actuator.perform(AwaitGone("g", (who,), 1.5))
+    assert not waited.ok and "still run" in waited.detail
+    assert actuator.perform(end(who, signal="KILL")).ok
+    assert actuator.perform(AwaitGone("g", (who,), 30.0)).ok
+
+
+def test_a_hypervisor_act_is_refused():
+    assert not actuator.perform(ShutdownVm(VmRef("pve", 1, ""), 1.0)).ok
+
+
+def test_disks_are_synced():
+    assert actuator.perform(SyncDisks()).ok
+
+
+class Lost:
+    """A connection that dies: `started` says whether the command may have run."""
+
+    where = "lost"
+
+    def __init__(self, started, stdout=b""):
+        self.broken = Broken(Failure.DIED, "gone", stdout, b"", started)
+
+    def run(self, argv, *, stdin=b"", deadline, cap=0):
+        return self.broken
+
+
+def test_an_unclear_end_is_said():
+    assert not GuestActuator(Lost(True)).perform(end(member(1))).clear
+    assert GuestActuator(Lost(False)).perform(end(member(1))).clear
+    told = b'{"k":"done","ok":true,"clear":true,"changed":true,"detail":"x"}\n'
+    assert GuestActuator(Lost(True, told)).perform(end(member(1))).ok
+
+
+# The marker
+
+
+def test_the_marker_excludes_another_run_until_it_expires(agent, tmp_path):
+    mine = {"run": "r1", "who": "kim", "host": "ops1", "rung": "end-workers", "root": str(tmp_path)}
+    other = {**mine, "run": "r2"}
+    assert agent("place_marker", ttl_s=600, **mine).one("done").flag("ok")
+    assert agent("place_marker", ttl_s=600, **mine).one("done").flag("ok")
+    refused = agent("place_marker", ttl_s=600, **other).one("done")
+    assert not refused.flag("ok") and "kim" in refused.text("detail")
+    agent("clear_marker", **other)
+    assert agent("look", root=str(tmp_path)).one("marker").row("value").text("run") == "r1"
+    assert agent("clear_marker", **mine).one("done").flag("changed")
+    assert not any(p.is_file() for p in tmp_path.rglob("*"))
+    assert agent("place_marker", ttl_s=-1, **mine).one("done").flag("ok")
+    assert agent("place_marker", ttl_s=600, **other).one("done").flag("ok")
+
+
+# GPUs
+
+
+def test_persistence_is_set_once_and_read_back(machine):
+    state = machine.state.snapshot()["gpus"][2]
+    on = SetPersistence(state["uuid"], state["bus_id"], True)
+    first, second = actuator.perform(on), actuator.perform(on)
+    assert first.ok and first.changed and second.ok and not second.changed
+    assert machine.state.get(2, "persistence") == 1
+    wrong = actuator.perform(SetPersistence("GPU-other", state["bus_id"], False))
+    assert not wrong.ok and machine.state.get(2, "persistence") == 1
+
+
+class Alone(LocalShell):
+    """A process name space of its own: who else on this machine holds a fake GPU must not be seen."""
+
+    def run(self, argv, **how):
+        return super().run(["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", *argv], **how)
+
+
+alone = GuestActuator(Alone())
+
+
+def reset(machine, slot, deadline=60.0):
+    state = machine.state.snapshot()["gpus"][slot]
+    return ResetGpu(((state["uuid"], state["bus_id"]),), deadline)
+
+
+@pytest.mark.lab
+def test_a_reset_frees_what_nothing_holds(machine):
+    machine.state.set(1, leak_mib=80000)
+    done = alone.perform(reset(machine, 1))
+    assert done.ok, done
+    assert machine.state.used_mib(1) == 0
+
+
+@pytest.mark.lab
+def test_a_reset_with_persistence_on_is_in_use(machine):
+    machine.state.set(1, leak_mib=80000, persistence=1)
+    done = alone.perform(reset(machine, 1))
+    assert not done.ok and done.detail.startswith("in-use") and done.clear
+    assert machine.state.used_mib(1) == 80000
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize(("mode", "word"), [(1, "not-supported"), (2, "failed")])
+def test_a_reset_that_fails_says_how(machine, mode, word):
+    machine.state.set(1, reset_mode=mode)
+    done = alone.perform(reset(machine, 1))
+    assert not done.ok and done.detail.startswith(word)
+
+
+@pytest.mark.lab
+def test_a_reset_that_hangs_is_left_and_unclear(machine):
+    machine.state.set(1, reset_mode=3)
+    done = alone.perform(reset(machine, 1, deadline=4.0))
+    assert not done.ok and not done.clear
+
+
+# Services, through managers that keep their state in a file
+
+SYSTEMCTL = """#!/bin/sh
+S="$(dirname "$0")/state"
+case "$1" in
+show) echo "Id=sglang.service"; echo "LoadState=loaded"; echo "ActiveState=$(cat $S)"; echo MainPID=17; echo NRestarts=3;;
+stop) [ -e "$S.stuck" ] || echo inactive >$S;;
+start) echo active >$S;;
+esac
+"""
+DOCKER = """#!/bin/sh
+S="$(dirname "$0")/dstate"
+case "$1" in
+inspect) [ "$4" = box ] || { echo "[]"; echo "Error: no such container" >&2; exit 1; }
+  echo '[{"Id":"ab12","Name":"/box","State":{"Status":"'$(cat $S)'","Pid":9},"RestartCount":2,"HostConfig":{"RestartPolicy":{"Name":"always"}}}]';;
+stop) echo exited >$S;;
+start) echo running >$S;;
+esac
+"""
+
+
+@pytest.fixture
+def managers(tmp_path, monkeypatch):
+    for name, text in (("systemctl", SYSTEMCTL), ("docker", DOCKER)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "state").write_text("active\n")
+    (tmp_path / "dstate").write_text("running\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("manager", "name"), [("systemd", "sglang.service"), ("docker", "box")])
+def test_a_service_is_stopped_and_started_once(managers, manager, name):
+    first, second = (actuator.perform(StopService(manager, name, 20.0)) for _ in range(2))
+    assert first.ok and first.changed and second.ok and not second.changed
+    started = actuator.perform(StartService(manager, name, 20.0))
+    assert started.ok and started.changed
+
+
+def test_a_service_that_stays_up_is_said(managers):
+    (managers / "state.stuck").touch()
+    done = actuator.perform(StopService("systemd", "sglang.service", 1.0))
+    assert not done.ok and done.clear and "still active" in done.detail
+
+
+@pytest.mark.parametrize(
+    ("manager", "name"), [("docker", "nobox"), ("systemd", "--now"), ("systemd", "a b; reboot"), ("cron", "x")]
+)
+def test_a_name_that_means_nothing_is_refused(managers, manager, name):
+    done = actuator.perform(StopService(manager, name, 5.0))
+    assert not done.ok and not done.changed
+
+
+def test_services_are_told_in_a_look(managers, agent):
+    rows = agent("look", services=["sglang.service", "box"]).one("services").rows("list")
+    assert [(r.text("manager"), r.text("name"), r.text("state"), r.number("restarts")) for r in rows] == [
+        ("systemd", "sglang.service", "active", 3), ("docker", "box", "running", 2)]  # fmt: skip
+
+
+# Evidence
+
+
+def test_evidence_has_no_secrets_and_says_what_is_missing(start, agent):
+    child = start(PLAIN, "--hf-token", "hush-hush")
+    report = agent("dump", members=[[BOOT, child.pid, start_of(child.pid)]], deadline=40.0, nvml_hangs=True)
+    names = {row.text("name") for row in report.all("piece")}
+    assert {"meminfo.txt", "ps.txt", "stacks.txt"} <= names
+    text = json.dumps([row.raw for row in report.all("piece")])
+    assert str(child.pid) in text and "hush-hush" not in text
+    assert report.one("done").flag("ok")
+
+
+def test_no_valid_request_is_an_answer(agent):
+    report = agent("no-such-act", sys.executable)
+    assert not report.one("done").flag("ok")

@@ -1,0 +1,161 @@
+"""NVML through the real pynvml and the fake driver: errors by number, hangs under one deadline, sizes measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from recover.edge.probe import GuestProbe, ProbeSettings
+from recover.edge.shell.local import LocalShell
+from recover.model.gpu import Condition, Driver, Gpu, RecoveryAction
+from recover.model.guest import Guest
+from recover.model.reading import Known, Unknown, Why
+from tests.guest.conftest import Machine, pythons
+from tests.lab.driver.build import build
+from tests.lab.driver.state import State, gpu
+
+GPU_S = 4.0
+
+
+def look(machine: Machine, **fields: object) -> Guest:
+    settings = ProbeSettings(gpu_deadline_s=GPU_S, root=str(machine.root))
+    guest = GuestProbe(LocalShell(), settings).look(deadline=120.0, **fields)
+    assert isinstance(guest, Guest), guest
+    return guest
+
+
+def gpus(guest: Guest) -> tuple[Gpu, ...]:
+    assert isinstance(guest.gpus, Known), guest.gpus
+    return guest.gpus.value
+
+
+def driver(guest: Guest) -> Driver:
+    assert isinstance(guest.driver, Known)
+    return guest.driver.value
+
+
+def wall(guest: Guest) -> float:
+    import json
+
+    return float(json.loads(guest.raw[-1])["wall"])
+
+
+def test_eight_idle_gpus(machine):
+    guest = look(machine)
+    assert [g.condition for g in gpus(guest)] == [Condition.ANSWERS] * 8
+    first = gpus(guest)[0]
+    assert (first.bus_id, first.used_mib, first.total_mib) == ("00000000:01:00.0", Known(0), Known(97887))
+    assert first.processes == Known(()) and first.recovery_action == Known(RecoveryAction.NONE)
+    assert first.link_width == Known(16) and first.pci_ids == "10de:2bb5"
+    assert driver(guest).version == Known("570.148.08")
+    assert guest.pci_gpus == Known(tuple(g.bus_id for g in gpus(guest)))
+    assert not [gap for gap in guest.gaps if "gpu" in gap]
+
+
+@pytest.mark.parametrize("python", pythons())
+def test_every_python_reads_the_same(machine, python):
+    machine.state.attach(4242, 80000, gpu=1)
+    settings = ProbeSettings(pythons=(python,), root=str(machine.root))
+    guest = GuestProbe(LocalShell(), settings).look(deadline=120.0)
+    assert isinstance(guest, Guest)
+    seen = gpus(guest)[1]
+    assert isinstance(seen.processes, Known)
+    assert [(p.pid, p.used_mib, p.kind) for p in seen.processes.value] == [(4242, 80000, "compute")]
+    assert seen.used_mib == Known(80000)
+
+
+def test_several_that_hang_cost_one_deadline_and_hide_no_other(machine):
+    for slot in (1, 3, 6):
+        machine.state.set_hang(slot)
+    guest = look(machine)
+    conditions = [g.condition for g in gpus(guest)]
+    assert [i for i, c in enumerate(conditions) if c is Condition.HANGS] == [1, 3, 6]
+    assert conditions.count(Condition.ANSWERS) == 5
+    assert wall(guest) < 2 * GPU_S
+    hung = gpus(guest)[3]
+    assert isinstance(hung.used_mib, Unknown) and hung.used_mib.why is Why.TIMEOUT
+    assert isinstance(hung.uuid, Known)
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_gpu_that_hung_is_not_asked_again(machine, deep):
+    machine.state.set_hang(3, deep=deep)
+    first = gpus(look(machine))[3]
+    assert first.condition is Condition.HANGS
+    for key in (first.bus_id, first.uuid.value):
+        again = look(machine, skip_gpus=[key])
+        assert gpus(again)[3].condition is Condition.NOT_ASKED
+        assert gpus(again)[3].uuid == first.uuid
+        assert wall(again) < GPU_S
+
+
+def test_lost_and_reset_required_go_by_number(machine):
+    machine.state.set_lost(2)
+    machine.state.set_reset_required(5)
+    machine.state.set_error(6, "nvmlDeviceGetUtilizationRates", 999)
+    machine.state.set_error(7, "nvmlDeviceGetMemoryInfo_v2", 999)
+    seen = gpus(look(machine))
+    assert seen[2].condition is Condition.LOST and isinstance(seen[2].uuid, Known)
+    assert seen[5].condition is Condition.RESET_REQUIRED
+    assert seen[5].recovery_action == Known(RecoveryAction.GPU_RESET)
+    assert isinstance(seen[5].used_mib, Unknown)
+    assert seen[6].condition is Condition.ANSWERS and isinstance(seen[6].utilisation_pct, Unknown)
+    assert seen[7].condition is Condition.FAILS and isinstance(seen[7].used_mib, Unknown)
+
+
+def test_an_unheard_of_recovery_action_is_carried(machine):
+    machine.state.set(0, recovery_action=42)
+    seen = gpus(look(machine))[0]
+    assert seen.recovery_action == Known(RecoveryAction.OTHER)
+    assert ("recovery_action", "42") in seen.extra
+
+
+@pytest.mark.parametrize(("code", "says"), [(9, "not loaded"), (18, "mismatch")])
+def test_a_driver_that_refuses_is_data(machine, code, says):
+    machine.state.set_driver(init_error=code)
+    guest = look(machine)
+    assert driver(guest).condition is Condition.FAILS
+    assert driver(guest).nvml_code == code and says in driver(guest).detail
+    assert isinstance(guest.gpus, Unknown)
+
+
+def test_an_init_that_hangs_asks_no_gpu(machine):
+    machine.state.hang_init(True)
+    guest = look(machine)
+    assert driver(guest).condition is Condition.HANGS
+    assert isinstance(guest.gpus, Unknown) and guest.gpus.why is Why.TIMEOUT
+    assert guest.complete
+    assert wall(guest) < 2 * GPU_S
+
+
+@pytest.mark.parametrize("variant", ["r470", "r535"])
+def test_old_drivers_are_read_right(variant, machine, tmp_path, monkeypatch):
+    """R470 has neither v2 memory nor v3 processes; R535.43-86 writes 32 bytes per process where pynvml expects 24."""
+    built = build(tmp_path / "old", variant=variant)
+    state = State.create(
+        tmp_path / "old-state", [gpu(0), gpu(1)], driver_version={"r470": "470.82.01", "r535": "535.54.03"}[variant]
+    )
+    for name, value in built.env(tmp_path / "old-state", machine.dev).items():
+        monkeypatch.setenv(name, value)
+    rows = [(1001, 100), (1002, 200), (1003, 300)]
+    for pid, mib in rows:
+        state.attach(pid, mib, gpu=0)
+    guest = look(machine)
+    state.close()
+    seen = gpus(guest)[0]
+    assert isinstance(seen.processes, Known)
+    assert [(p.pid, p.used_mib) for p in seen.processes.value] == rows
+    assert seen.used_mib == Known(600)
+
+
+def test_v1_memory_is_not_believed_after_r510(machine):
+    machine.state.set_error(0, "nvmlDeviceGetMemoryInfo_v2", 13)
+    assert isinstance(gpus(look(machine))[0].used_mib, Unknown)
+
+
+def test_without_the_library_the_tool_speaks(machine, monkeypatch, tmp_path):
+    """The fake tool needs no library; `LD_LIBRARY_PATH` without ours is a guest whose loader does not find it."""
+    machine.state.attach(4242, 500, gpu=0)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    guest = look(machine)
+    assert driver(guest).source == "nvidia-smi"
+    assert gpus(guest)[0].used_mib == Known(500)

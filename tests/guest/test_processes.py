@@ -1,0 +1,113 @@
+"""The agent on real processes, with every Python that is here: what it tells apart is what a recovery depends on."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from recover.core.read.agent import read_guest
+from recover.edge.probe import ask
+from recover.edge.shell.local import LocalShell
+from recover.model.guest import Guest
+from recover.model.process import Process
+from recover.model.reading import Known
+from tests.guest.conftest import BOOT, DEAD_LEADER, PLAIN, ZOMBIE, pythons, start_of
+
+
+def look(python: str = sys.executable, **fields: object) -> Guest:
+    ran = ask(LocalShell(), {"do": "look", **fields}, 120.0, (python,))
+    guest = read_guest(ran.stdout)
+    assert guest is not None, ran.stderr[-2000:]
+    return guest
+
+
+def processes(guest: Guest) -> dict[int, Process]:
+    assert isinstance(guest.processes, Known)
+    return {p.pid: p for p in guest.processes.value}
+
+
+@pytest.mark.parametrize("python", pythons())
+def test_a_look_is_complete_with_every_python(python, start):
+    child = start(PLAIN, "--api-key", "hush-hush", "--tp", "8")
+    guest = look(python)
+    assert guest.complete
+    assert guest.identity.boot_id == BOOT == guest.mark.boot_id
+    assert isinstance(guest.ram, Known)
+    assert guest.ram.value.total_mib > guest.ram.value.available_mib > 0
+    seen = processes(guest)[child.pid]
+    assert seen.id.start == start_of(child.pid)
+    assert "hush-hush" not in seen.title and seen.title.endswith("--api-key *** --tp 8")
+    assert not seen.ours
+    assert "hush-hush" not in "".join(guest.raw)
+
+
+def test_the_probe_and_what_is_above_it_are_ours():
+    seen = processes(look())
+    assert seen[os.getpid()].ours
+    assert seen[1].ours
+
+
+def test_a_plain_zombie_holds_nothing(start):
+    parent = start(ZOMBIE)
+    child = next(p for p in processes(look()).values() if p.ppid == parent.pid)
+    assert child.plain_zombie and not child.dead_leader
+    assert child.holds_known and child.rss_mib == 0
+
+
+def test_a_dead_leader_with_a_live_thread_holds_everything(start):
+    seen = processes(look())
+    child = start(DEAD_LEADER)
+    for _ in range(100):
+        seen = processes(look())
+        if seen[child.pid].state == "Z":
+            break
+    leader = seen[child.pid]
+    assert leader.dead_leader and not leader.plain_zombie
+    assert leader.live_threads == 1
+    assert leader.rss_mib >= 32
+    assert leader.title  # read through the live thread: the leader's own cmdline is empty
+    assert leader.holds_known
+
+
+def test_hostile_titles_are_text(start):
+    hostile = '\x1b]0;owned\x07\x1b[31m evil\u202eexe) 1 2 3 \n{"k":"hello","boot_id":"x"}'
+    child = start(PLAIN, hostile)
+    guest = look()
+    seen = processes(guest)[child.pid]
+    assert guest.identity.boot_id == BOOT
+    assert "\x1b" not in seen.title and "\u202e" not in seen.title and "\n" not in seen.title
+    assert all(ch.isprintable() for ch in "".join(guest.raw))
+
+
+def test_hostile_comm_does_not_shift_the_fields(start):
+    code = "import ctypes\nctypes.CDLL(None).prctl(15, b'a) R 1 1 (b', 0, 0, 0)\n" + PLAIN
+    child = start(code)
+    seen = processes(look())[child.pid]
+    assert seen.ppid == os.getpid() and seen.comm == "a) R 1 1 (b"
+
+
+def test_ports_are_known(start):
+    code = "import socket\ns=socket.socket()\ns.bind(('127.0.0.1',0))\ns.listen()\n" + PLAIN
+    child = start(code)
+    assert len(processes(look())[child.pid].listens) == 1
+
+
+@pytest.mark.lab
+def test_a_holder_is_known_by_path_through_descriptor_mapping_and_dead_leader(start, tmp_path):
+    """Character devices of major 195 can't be opened without a driver: files in a mount name space of their own."""
+    hold = "import mmap\nf=open('/dev/nvidia3','r+b')\nm=mmap.mmap(f.fileno(),4096)\ng=open('/dev/nvidia-uvm')\n"
+    argv = ["unshare", "-m", "sh", "-c",
+            "mount -t tmpfs none /dev && : >/dev/nvidia-uvm && : >/dev/null && head -c 4096 /proc/self/exe >/dev/nvidia3"
+            ' && exec "$0" -I -S -c "$1"', sys.executable]  # fmt: skip
+    live = start("", argv=[*argv, hold + PLAIN])
+    mapped = start("", argv=[*argv, hold + "f.close()\ng.close()\n" + PLAIN])
+    dead = start("", argv=[*argv, hold + DEAD_LEADER])
+    for _ in range(100):
+        seen = processes(look())
+        if seen[dead.pid].state == "Z":
+            break
+    assert seen[live.pid].holds == {"nvidia3", "nvidia-uvm"}
+    assert seen[mapped.pid].holds == {"nvidia3"}
+    assert seen[dead.pid].dead_leader and seen[dead.pid].holds == {"nvidia3", "nvidia-uvm"}
