@@ -31,7 +31,7 @@ def gpu_memory_held(look: Look) -> Signs:
             yield Gap(f"GPU {gpu.index}: used memory is not known ({gpu.used_mib.detail or gpu.used_mib.why})")
             continue
         used, idle = gpu.used_mib.value, look.idle_mib(gpu)
-        if used <= idle:
+        if used <= idle or look.broken:
             continue
         if _owned(look, gpu):
             if "gpu-memory-held" in look.past.tried_for and not _explained(gpu, used - idle):
