@@ -43,7 +43,8 @@ def app() -> App:
     """The configuration and the state folder. Raises UsageProblem."""
     from recover.wiring import open_config
 
-    return open_config(_given("config"), os.environ, _given("state_dir"))
+    given = (click.get_current_context().find_root().obj or {}).get("app")
+    return given if given is not None else open_config(_given("config"), os.environ, _given("state_dir"))
 
 
 def state() -> StateFolder:
@@ -102,3 +103,21 @@ def emit_verdict(text: str, code: int) -> None:
         colour = "green" if code == 0 else "yellow" if code in (1, 14, 15, 20, 130) else "red"
         first = click.style(first, fg=colour, bold=True)
     emit(first + "\n" + rest.rstrip("\n") if rest.strip() else first)
+
+
+def target_name(word: str) -> str:
+    """The name under which a target's runs are kept. Works without a configuration for a name that has runs."""
+    from recover.core.config_table import nearest
+    from recover.wiring import UsageProblem
+
+    store = state()
+    if store.runs(word):
+        return word
+    try:
+        (found,) = app().resolve((word,))
+    except UsageProblem as error:
+        known = store.target_names()
+        close = nearest(word, known)
+        meant = f"did you mean {close}?" if close else f"runs are kept of {', '.join(known) or 'no target'}"
+        raise UsageProblem((f"{word}: no runs of such a target in {store.root}; {meant}", *error.problems)) from None
+    return found.name

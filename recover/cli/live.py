@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from recover.core.clean import clean
 from recover.core.history import Attempt, History, after
 from recover.core.report.lines import action_words, line
-from recover.core.report.words import about, count, size, span
+from recover.core.report.words import about, base_words, count, size, span
 from recover.model.act import Pass, Refuse
 from recover.model.ladder import Playbook, Ready
 from recover.model.record import (
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 BAR = 30
 IDLE_MIB = 64  # a GPU at or below is drawn as empty
+_FIGURES = re.compile(r"\d+(?:[.:]\d+)*")
 _KEPT_LINES = (Opened, Consented, Declined, Interrupted, Kept, Began, Ended)  # stay above the view for the record
 
 
@@ -102,8 +104,10 @@ class LiveView:
                 self._do("done", entry.at)
 
     def _do(self, what: str, at: float) -> None:
-        if what != self._doing:
-            self._doing, self._doing_since = what, at
+        """The same wait with other figures is still the same wait."""
+        if _FIGURES.sub("#", what) != _FIGURES.sub("#", self._doing):
+            self._doing_since = at
+        self._doing = what
 
     def asking(self, asking: bool) -> None:
         """While a question stands, nothing may be redrawn over it."""
@@ -153,6 +157,8 @@ class LiveView:
             return []
         colour = {"healthy": "green", "faulty": "red", "hopeless": "bold red"}.get(saw.diagnosis.state, "yellow")
         says = [f.says for f in saw.diagnosis.findings]
+        says += [f"not stuck yet, may go away by itself: {s.finding.says}" for s in saw.diagnosis.ripening]
+        says = says or [f"not seen: {gap}" for gap in saw.diagnosis.gaps]
         rows: list[RenderableType] = [
             Text.assemble(
                 ("  last look  ", "bold"), (saw.diagnosis.state, colour), f", {span(self._now() - saw.at)} ago"
@@ -160,7 +166,7 @@ class LiveView:
         ]
         rows += [Text(f"    {clean(text)}", overflow="ellipsis", no_wrap=True) for text in says[:3]]
         if len(says) > 3:
-            rows.append(Text(f"    and {count(len(says) - 3, 'finding')} more"))
+            rows.append(Text(f"    and {len(says) - 3} more"))
         return rows
 
     def _ladder(self, history: History) -> Table:
@@ -177,7 +183,7 @@ class LiveView:
     def _rung(self, history: History, index: int) -> tuple[str, str, str]:
         tries = [a for a in history.attempts if a.index == index]
         if tries:
-            return self._tried(tries)
+            return self._tried(tries, looked=not history.stale)
         option = next((o for o in history.last.options if o.index == index), None) if history.last else None
         if self._playbook.rungs[index].step in history.skipped:
             return "-", "dim", "skipped by you"
@@ -185,20 +191,20 @@ class LiveView:
             case Ready(blast=blast):
                 return " ", "", f"not tried; possible, {about(blast.minutes)}"
             case Pass(why):
-                return " ", "dim", f"not needed now: {clean(why)}"
+                return " ", "dim", f"no use now: {clean(why)}"
             case Refuse(guard, why):
                 return "!", "yellow", f"refused ({clean(guard)}): {clean(why)}"
             case _:
                 return " ", "dim", ""
 
-    def _tried(self, tries: list[Attempt]) -> tuple[str, str, str]:
+    def _tried(self, tries: list[Attempt], *, looked: bool) -> tuple[str, str, str]:
         last = tries[-1]
         number = f"try {last.attempt}, " if last.attempt > 1 else ""
         if last.outcome is None:
             return ">", "bold cyan", f"{number}running {span(self._now() - last.began_at)}"
         took = span((last.ended_at or last.began_at) - last.began_at)
         if last.outcome.ok:
-            return "*", "", f"{number}was done in {took}; whether it helped, the next look says"
+            return "+", "", f"{number}done in {took}" + ("" if looked else "; whether it helped, the next look says")
         return "x", "red", f"{number}failed after {took}: {clean(last.outcome.detail)}"
 
     def _machine(self, history: History, seen: Saw | None) -> list[RenderableType]:
@@ -211,7 +217,7 @@ class LiveView:
             rows.append(Text(f"  the guest was not reached at the last look{vm}", style="yellow"))
         if seen is None:
             return rows
-        if seen is not last:
+        if seen is not last or history.stale:
             rows.append(Text(f"  figures from {span(self._now() - seen.at)} ago:", style="yellow"))
         if self._console.height < len(self._playbook.rungs) + len(seen.vitals.gpus) + 12:
             return [*rows, self._all_gpus(seen.vitals), self._ram(seen.vitals)]
@@ -237,10 +243,8 @@ class LiveView:
         if free is None or not total:
             return self._unknown("RAM  ", "not read")
         base = vitals.ram_baseline_mib
-        if vitals.baseline_is_default or base is None:
-            want, short = "no baseline saved", free < total * 0.9
-        else:
-            want, short = f"baseline {size(base)}", free < base * 0.95
+        short = free < (total * 0.9 if base is None else base * 0.95)
+        want = base_words(vitals.baseline_is_default, base)
         return self._bar("RAM  ", total - free, total, f"{size(free)} available of {size(total)}; {want}", short)
 
     def _unknown(self, name: str, why: str) -> Text:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -97,12 +98,12 @@ def cli(ctx: click.Context, config: str | None, state_dir: str | None) -> None:
     ctx.obj.update({k: v for k, v in (("config", config), ("state_dir", state_dir)) if v is not None})
 
 
-def run(argv: Sequence[str] | None = None) -> int:
-    """The whole program, as an exit code."""
+def run(argv: Sequence[str] | None = None, app: object = None) -> int:
+    """The whole program, as an exit code. `app`: another composition than the configuration's, see wiring.App."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a terminal that lacks a character is no reason to fail
-    said: dict[str, str] = {}
+    said: dict[str, Any] = {"app": app} if app is not None else {}
     try:
         args = None if argv is None else list(argv)
         code = cli.main(args=args, prog_name="gpu-recover", standalone_mode=False, obj=said)

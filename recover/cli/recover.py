@@ -130,7 +130,7 @@ def _one(opened: App, target: Target, ladder: Playbook, flags: Flags, quiet: boo
     from recover.wiring import Held, held_end
 
     wired = opened.wire(target, ladder, flags)
-    view = view_for(wired.playbook, quiet=quiet, verbose=verbose)
+    view = view_for(wired.playbook, quiet=quiet, verbose=verbose, now=wired.clock.now)
 
     def aborted() -> str:
         asked = view.run and (opened.state.run(target.name, view.run) / "abort").exists()

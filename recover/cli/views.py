@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,9 @@ def at_terminal() -> bool:
     return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
-def view_for(playbook: Playbook, *, quiet: bool, verbose: bool) -> LiveView | PlainView | SilentView:
+def view_for(
+    playbook: Playbook, *, quiet: bool, verbose: bool, now: Callable[[], float] = time.time
+) -> LiveView | PlainView | SilentView:
     """The view that fits. Verbose is plain: lines can be kept, a live view can't."""
     from recover.cli.plain import PlainView, SilentView
 
@@ -35,7 +37,7 @@ def view_for(playbook: Playbook, *, quiet: bool, verbose: bool) -> LiveView | Pl
 
     from recover.cli.live import LiveView
 
-    return LiveView(Console(stderr=True, highlight=False), playbook)
+    return LiveView(Console(stderr=True, highlight=False), playbook, now)
 
 
 @contextmanager

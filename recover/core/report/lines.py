@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from recover.core.clean import clean
-from recover.core.report.words import gpu_sum, size, span
+from recover.core.report.words import brief, gpu_sum, size, span
 from recover.model.act import (
     Action,
     AwaitBoot,
@@ -67,17 +67,19 @@ def _line(entry: Entry) -> str:
         case Interrupted(by=by):
             return f"asked to stop by {by}: finishing what is owed, then ending"
         case Kept(evidence=evidence, missing=missing):
-            return f"evidence kept in {evidence}" + (f"; missing: {', '.join(missing)}" if missing else "")
+            return (f"evidence kept in {evidence}" if evidence else "no evidence is kept of this run") + (
+                f"; missing: {', '.join(missing)}" if missing else ""
+            )
         case Began(step=step, attempt=attempt, scope=scope):
             return f"{step} begins (try {attempt}, scope {scope.word})"
         case Acting(action=action, restores=restores):
             return ("put back: " if restores else "act: ") + action_words(action)
         case Acted(outcome=outcome):
             end = "ok" if outcome.ok else "failed" if outcome.clear else "unclear whether it was done"
-            detail = f": {outcome.detail}" if outcome.detail else ""
+            detail = f": {brief(outcome.detail)}" if outcome.detail else ""
             return f"  {end}{detail}" + (f" ({span(outcome.seconds)})" if outcome.seconds >= 1 else "")
         case Ended(step=step, outcome=outcome):
-            return f"{step} ended" + ("" if outcome.ok else f", failed: {outcome.detail}") + "; looking again"
+            return f"{step} ended" + ("" if outcome.ok else f", failed: {brief(outcome.detail)}") + "; looking again"
         case Closed(end=end):
             return f"end: {end.kind}: {end.why}"
         case _:
@@ -107,7 +109,7 @@ def _decision(decision: Try | Restore | Wait | Stop) -> str:
         case Restore(duty=duty):
             return f"next: put back {duty.key}"
         case Wait(seconds=seconds, why=why):
-            return f"waiting: {why}" if seconds > 0 else ""
+            return (why if why.startswith("waiting") else f"waiting: {why}") if seconds > 0 else ""
         case Stop():
             return ""
         case _:

@@ -8,7 +8,7 @@ from typing import Any, assert_never
 
 from recover.core.clean import clean
 from recover.core.report.result import EXIT_CODES
-from recover.core.report.words import about, columns, gpu_sum, size, span
+from recover.core.report.words import about, base_words, columns, gpu_sum, size, span
 from recover.model.act import Hit, Pass, Refuse
 from recover.model.ladder import Ready, RungOption
 from recover.model.record import Decided, Decision, EndKind, Entry, Opened, Restore, Saw, Stop, Try, Wait
@@ -91,7 +91,7 @@ def plan_text(plan: Planned) -> str:
         lines += _attempt(plan.decision, plan.saw)
     if isinstance(plan.decision, Stop) and plan.decision.end.next:
         lines.append(f"  next: {clean(plan.decision.end.next)}")
-    base = "defaults, no baseline saved" if vitals.baseline_is_default else f"baseline {size(vitals.ram_baseline_mib)}"
+    base = base_words(vitals.baseline_is_default, vitals.ram_baseline_mib)
     ram = f"RAM available {size(vitals.ram_available_mib)} of {size(vitals.ram_total_mib)} ({base})"
     lines.append(f"Seen: {plan.saw.diagnosis.state}; {gpu_sum(vitals)}; {ram}")
     lines += [f"  {clean(f.says)}" for f in plan.saw.diagnosis.findings]

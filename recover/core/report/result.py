@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from recover.core.aftercare import HEALTHY
 from recover.core.clean import clean
 from recover.core.history import Attempt, fold
-from recover.model.record import Began, Closed, EndKind, Entry, GpuVital, Opened, Saw, Vitals
+from recover.model.record import Began, Closed, Decided, EndKind, Entry, GpuVital, Opened, Saw, Stop, Vitals
 from recover.model.verdict import Finding
 
 SCHEMA = 1
@@ -40,7 +41,9 @@ def result(entries: Iterable[Entry], journal: str) -> Json:
     """The JSON object of a run. A run that is not closed yet has `end` null and `exit_code` null."""
     entries = tuple(entries)
     history = fold(entries)
-    before, after = looks(entries)
+    seen = looks(entries)
+    before = seen.before.vitals if seen.before is not None else None
+    verdict = seen.verdict.vitals if seen.verdict is not None else None
     closed = history.closed
     opened = history.opened
     return {
@@ -50,14 +53,14 @@ def result(entries: Iterable[Entry], journal: str) -> Json:
         "end": closed.end.kind.value if closed is not None else None,
         "exit_code": exit_code(closed) if closed is not None else None,
         "why": clean(closed.end.why) if closed is not None else None,
-        "findings_before": [_finding(f) for f in _findings(before)],
-        "findings_after": [_finding(f) for f in _findings(after)],
+        "findings_before": [_finding(f) for f in _findings(seen.before)],
+        "findings_after": [_finding(f) for f in _findings(seen.last)],
         "tries": [_try(a) for a in history.attempts],
-        "gpus": gpus(before.vitals if before else None, after.vitals if after else None),
-        "ram": ram(before.vitals if before else None, after.vitals if after else None),
+        "gpus": gpus(before, verdict),
+        "ram": ram(before, verdict),
         "service": clean(closed.service) if closed is not None and closed.service is not None else None,
         "duties": list(closed.carried if closed is not None else (d.duty.key for d in history.duties)),
-        "gaps": [clean(g) for g in after.diagnosis.gaps] if after is not None else [],
+        "gaps": [clean(g) for g in seen.last.diagnosis.gaps] if seen.last is not None else [],
         "next": (closed.end.next or None) if closed is not None else None,
         "journal": journal or None,
         "evidence": history.evidence or None,
@@ -73,18 +76,39 @@ def held(target: str, why: str, command: str) -> Json:
     }  # fmt: skip
 
 
-def looks(entries: Iterable[Entry]) -> tuple[Saw | None, Saw | None]:
-    """The look before the first try (without a try: the first look), and the last one."""
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """The looks that a report compares.
+
+    `before`: the one before the first try (without a try: the first). `verdict`: the one that the end was decided on,
+    when nothing of ours ran yet: its figures are compared with `before`. `last`: how things stand now.
+    """
+
+    before: Saw | None = None
+    verdict: Saw | None = None
+    last: Saw | None = None
+
+
+def looks(entries: Iterable[Entry]) -> Looks:
     first: Saw | None = None
     before: Saw | None = None
+    verdict: Saw | None = None
     last: Saw | None = None
     tried = False
     for entry in entries:
-        if isinstance(entry, Saw):
-            first, last = first or entry, entry
-            before = before if tried else entry
-        tried = tried or isinstance(entry, Began)
-    return (before if tried else first), last
+        match entry:
+            case Saw():
+                first, last = first or entry, entry
+                before = before if tried else entry
+            case Began():
+                tried = True
+            case Opened():
+                verdict = None
+            case Decided(decision=Stop()):
+                verdict = last
+            case _:
+                pass
+    return Looks(before if tried else first, verdict or last, last)
 
 
 def opened_at(entries: Iterable[Entry]) -> float | None:
@@ -112,7 +136,7 @@ def gpus(before: Vitals | None, after: Vitals | None) -> list[Json]:
 
 
 def ram(before: Vitals | None, after: Vitals | None) -> Json:
-    base = next((v for v in (after, before) if v is not None and not v.baseline_is_default), None)
+    base = next((v for v in (after, before) if v is not None and v.ram_baseline_mib is not None), None)
     totals = [v.ram_total_mib for v in (after, before) if v is not None and v.ram_total_mib is not None]
     return {
         "total_mib": totals[0] if totals else None,

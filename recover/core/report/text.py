@@ -6,24 +6,21 @@ from collections.abc import Iterable
 
 from recover.core.clean import clean
 from recover.core.history import History, fold
+from recover.core.report.lines import figures
 from recover.core.report.result import Json, gpus, looks, opened_at, ram
-from recover.core.report.words import UNKNOWN, columns, count, size, span
+from recover.core.report.words import UNKNOWN, base_words, brief, columns, count, size, span
 from recover.model.act import Hit
 from recover.model.ladder import Ready
-from recover.model.record import Began, Closed, EndKind, Entry, Saw
+from recover.model.record import Began, Closed, EndKind, Entry, Saw, Vitals
 
 _SAYS = {
     EndKind.HEALTHY: "healthy",
     EndKind.RECOVERED: "RECOVERED",
     EndKind.PLANNED: "planned, nothing was done",
-    EndKind.EXHAUSTED: "NOT RECOVERED: every rung that could help was tried",
-    EndKind.BLOCKED: "NOT RECOVERED: blocked",
-    EndKind.NEEDS_HUMAN: "NOT RECOVERED: a person is needed",
-    EndKind.OUT_OF_TIME: "NOT RECOVERED: out of time",
-    EndKind.CANNOT_TELL: "CANNOT TELL, so nothing was done about it",
+    EndKind.CANNOT_TELL: "CANNOT TELL",
     EndKind.INTERRUPTED: "INTERRUPTED",
-    EndKind.HELD: "HELD by another run, nothing was done",
-}
+    EndKind.HELD: "HELD by another run",
+}  # all others are not recovered, and say their own word
 
 
 def text(entries: Iterable[Entry], journal: str = "") -> str:
@@ -33,9 +30,9 @@ def text(entries: Iterable[Entry], journal: str = "") -> str:
     lines = [verdict(entries, history)]
     lines += _figures(entries, history)
     lines += _tries(history)
-    lines += _section("Stopped or disturbed", [f"{h.kind} {h.name}: {h.how}" for h in hits(entries)])
+    lines += _section("Stopped or disturbed", _hit_lines(hits(entries)))
     lines += _after(history)
-    lines += _section("Why no other rung", history.closed.end.passed_over if history.closed is not None else ())
+    lines += _section("Why no other rung", _passed_over(history))
     lines += _section("Still wrong", _still(history))
     lines += _section("Not seen", history.last.diagnosis.gaps if history.last is not None else ())
     if history.closed is not None and history.closed.end.next:
@@ -51,11 +48,12 @@ def verdict(entries: tuple[Entry, ...], history: History) -> str:
     closed, began = history.closed, opened_at(entries)
     if closed is None or began is None:
         return f"{target}: this run has not ended"
-    tried = f" after {span(closed.at - began)}"
+    kind, took = closed.end.kind, span(closed.at - began)
+    says = f"{_SAYS[kind]} ({took})" if kind in _SAYS else f"NOT RECOVERED ({kind}, {took})"
     service = ""
-    if closed.end.kind is EndKind.RECOVERED and closed.service not in (None, "healthy"):
+    if kind is EndKind.RECOVERED and closed.service not in (None, "healthy"):
         service = f"; BUT THE SERVICE IS NOT BACK: {clean(closed.service or '')}"
-    return f"{target}: {_SAYS[closed.end.kind]}{tried}: {clean(closed.end.why)}{service}"
+    return f"{target}: {says}: {clean(closed.end.why)}{service}"
 
 
 def hits(entries: Iterable[Entry]) -> tuple[Hit, ...]:
@@ -72,15 +70,38 @@ def hits(entries: Iterable[Entry]) -> tuple[Hit, ...]:
     return tuple(found.values())
 
 
+def _hit_lines(found: tuple[Hit, ...]) -> list[str]:
+    """Each hit on a line of its own; devices, which may be many, together."""
+    lines = [f"{h.kind} {h.name}: {h.how}" for h in found if h.kind != "device"]
+    for how in dict.fromkeys(h.how for h in found if h.kind == "device"):
+        names = [h.name for h in found if h.kind == "device" and h.how == how]
+        lines.append(f"{count(len(names), 'device')}: {how}: {', '.join(names)}" if len(names) < 3 else
+                     f"{len(names)} devices: {how}")  # fmt: skip
+    return lines
+
+
+def _passed_over(history: History) -> list[str]:
+    """Without the rungs that were tried: they stand above."""
+    if history.closed is None:
+        return []
+    tried = {a.step for a in history.attempts}
+    return [line for line in history.closed.end.passed_over if line.split(":")[0] not in tried]
+
+
 def _figures(entries: tuple[Entry, ...], history: History) -> list[str]:
-    before, after = looks(entries)
-    if after is None or before is None:
+    seen = looks(entries)
+    before, verdict, last = seen.before, seen.verdict, seen.last
+    if before is None or verdict is None or last is None:
         return []
     changed = bool(history.attempts)
-    rows = gpus(before.vitals, after.vitals)
-    memory = ram(before.vitals, after.vitals)
+    rows = gpus(before.vitals, verdict.vitals)
     lines = columns(_gpu_rows(rows, changed), "") if rows else ["No GPU was seen."]
-    return [*lines, _ram(memory, after, changed)]
+    lines.append(_ram(ram(before.vitals, verdict.vitals), verdict.vitals, changed))
+    if not verdict.vitals.reached:
+        lines.append("The guest was not reached at the last look: its figures after are not known.")
+    if last is not verdict and history.closed is not None and history.closed.service is not None:
+        lines.append(f"Now, with the service started: {figures(last)}")
+    return lines
 
 
 def _gpu_rows(rows: list[Json], changed: bool) -> list[list[str]]:
@@ -92,14 +113,10 @@ def _gpu_rows(rows: list[Json], changed: bool) -> list[list[str]]:
     return table
 
 
-def _ram(memory: Json, after: Saw, changed: bool) -> str:
+def _ram(memory: Json, vitals: Vitals, changed: bool) -> str:
     now, total = size(memory["available_mib_after"]), size(memory["total_mib"])
-    figures = f"{size(memory['available_mib_before'])} -> {now}" if changed else now
-    if memory["baseline_mib"] is not None:
-        base = f"baseline {size(memory['baseline_mib'])}"
-    else:
-        base = "defaults, no baseline saved"
-    return f"RAM available {figures} of {total} ({base})"
+    shown = f"{size(memory['available_mib_before'])} -> {now}" if changed else now
+    return f"RAM available {shown} of {total} ({base_words(vitals.baseline_is_default, memory['baseline_mib'])})"
 
 
 def _tries(history: History) -> list[str]:
@@ -110,7 +127,7 @@ def _tries(history: History) -> list[str]:
         took = span((attempt.ended_at or attempt.began_at) - attempt.began_at)
         detail = outcome.detail if outcome is not None else ""
         name = attempt.step + (f" (try {attempt.attempt})" if attempt.attempt > 1 else "")
-        rows.append([name, ended, took, detail[:160]])
+        rows.append([name, ended, took, brief(detail)[:200]])
     return ["Tried", *columns(rows)] if rows else ["Nothing was tried." if history.closed is not None else ""][:1]
 
 

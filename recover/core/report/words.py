@@ -55,3 +55,21 @@ def gpu_sum(vitals: Vitals) -> str:
 
 def gpu_word(gpu: GpuVital) -> str:
     return f"GPU {gpu.index}" + (f" ({clean(gpu.condition)})" if gpu.condition != "answers" else "")
+
+
+def base_words(is_default: bool, mib: int | None) -> str:
+    """What the figures are measured against, and that it is only defaults where it is."""
+    if is_default:
+        return "defaults, no baseline saved" if mib is None else f"{size(mib)} expected by the configuration"
+    return f"baseline {size(mib)}"
+
+
+def brief(detail: str) -> str:
+    """What several acts said, with what was said again and again said once."""
+    said: list[tuple[str, int]] = []
+    for part in detail.split("; "):
+        if said and said[-1][0] == part:
+            said[-1] = (part, said[-1][1] + 1)
+        else:
+            said.append((part, 1))
+    return "; ".join(part if times == 1 else f"{part} ({times} times)" for part, times in said)

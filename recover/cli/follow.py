@@ -1,0 +1,145 @@
+"""`gpu-recover follow` and `abort`: a run is watched through its journal and stopped by a request; never by force."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from recover.cli.common import emit, emit_verdict, places, state, target_name
+
+if TYPE_CHECKING:
+    from recover.edge.store.folder import StateFolder
+    from recover.model.record import Entry
+
+POLL_S = 0.5
+CUT = 12  # the run ended without an end: a person looks, and the next run pays what it owes
+
+
+@click.command()
+@click.argument("target")
+@click.option("-q", "--quiet", is_flag=True, help="Only the result.")
+@click.option("-v", "--verbose", is_flag=True, help="Every look and act, as plain lines.")
+@places
+def follow(target: str, quiet: bool, verbose: bool) -> int:
+    """Watch the run that goes on on TARGET, or see how the last one went. The exit code is that of the run."""
+    from recover.cli.runs import goes_on, journal_of
+    from recover.cli.views import view_for
+    from recover.core.report.result import exit_code
+    from recover.core.report.text import text
+    from recover.edge.store.journal import read_entries
+    from recover.model.record import Closed
+
+    name = target_name(target)
+    folder = _newest(state(), name)
+    alive = goes_on(folder)
+    if not alive:
+        click.echo(f"no run goes on on {name}; this is the last one, {folder.name}:", err=True)
+    entries = list(read_entries(journal_of(folder)))
+    with view_for(_ladder(entries), quiet=quiet, verbose=verbose or not alive) as view:
+        for entry in _tail(folder):
+            view.entry(entry)
+    entries = list(read_entries(journal_of(folder)))
+    closed = entries[-1] if entries else None
+    if not isinstance(closed, Closed):
+        emit(f"{name}: run {folder.name} was cut: nobody works on it.\nNext: gpu-recover {name}   (goes on with it)")
+        return CUT
+    code = exit_code(closed)
+    emit_verdict(text(entries, str(journal_of(folder))), code)
+    return code
+
+
+def _newest(store: StateFolder, name: str) -> Path:
+    """The run that goes on, else the last."""
+    from recover.cli.runs import goes_on
+    from recover.wiring import UsageProblem
+
+    folders = store.runs(name)
+    if not folders:
+        raise UsageProblem((f"{name}: there has been no run yet",), f"gpu-recover {name} begins one")
+    return next((f for f in reversed(folders) if goes_on(f)), folders[-1])
+
+
+def _ladder(entries: list[Entry]) -> Any:
+    """The playbook that the run climbs, for the view; only its rungs count."""
+    from recover.edge.playbooks import PlaybookProblem, read_playbook
+    from recover.model.ladder import Playbook, Rung
+    from recover.model.record import Opened, Saw
+
+    name = next((e.playbook for e in entries if isinstance(e, Opened)), "")
+    options = next((e.options for e in reversed(entries) if isinstance(e, Saw)), ())
+    if options:
+        return Playbook(name, "", rungs=tuple(Rung(o.step) for o in options))
+    try:
+        return read_playbook(name)
+    except PlaybookProblem:
+        return Playbook(name, "")
+
+
+def _tail(folder: Path) -> Iterator[Entry]:
+    """Entries as they are written, until the run is closed or nobody works on it any more."""
+    from recover.cli.runs import goes_on, journal_of
+    from recover.edge.store.journal import follow_entries
+    from recover.model.record import Closed, Opened
+
+    position, closed = 0, False
+    while True:
+        alive = goes_on(folder)  # asked before reading: what it wrote last is still read
+        found, position = follow_entries(journal_of(folder), position)
+        for entry in found:
+            closed = isinstance(entry, Closed) or (closed and not isinstance(entry, Opened))
+            yield entry
+        if not found and (closed or not alive):
+            return
+        if not found:
+            time.sleep(POLL_S)
+
+
+@click.command()
+@click.argument("run")
+@click.option("--wait", "wait_s", metavar="SECONDS", type=click.FloatRange(0), default=60.0, show_default=True,
+              help="How long to wait until the run says that it heard.")  # fmt: skip
+@places
+def abort(run: str, wait_s: float) -> int:
+    """Ask RUN (its id, or the target on which it goes on) to stop in good order.
+
+    The act that is under way is finished, what was changed is put back, and then it ends.
+    """
+    from recover.cli.runs import goes_on, journal_of
+    from recover.cli.views import working
+    from recover.edge.store.folder import write_atomically
+    from recover.edge.store.journal import follow_entries
+    from recover.model.record import Closed, Interrupted
+    from recover.wiring import UsageProblem, who
+
+    store = state()
+    folder = store.find_run(run) or next((f for f in reversed(store.runs(run)) if goes_on(f)), None)
+    if folder is None:
+        known = [f.name for t in store.target_names() for f in store.runs(t) if goes_on(f)]
+        raise UsageProblem((f"{run}: there is no such run",), f"going on: {', '.join(known) or 'none'}")
+    if not goes_on(folder):
+        raise UsageProblem(
+            (f"{folder.name}: this run does not go on any more",), "gpu-recover history shows how it ended"
+        )
+    _, position = follow_entries(journal_of(folder), 0)
+    note = json.dumps({"who": who(), "at": time.time()}).encode()
+    write_atomically(folder / "abort", note + b"\n")
+    until = time.monotonic() + wait_s
+    with working(f"waiting until {folder.name} says that it heard"):
+        while time.monotonic() < until:
+            alive = goes_on(folder)
+            found, position = follow_entries(journal_of(folder), position)
+            if any(isinstance(e, (Interrupted, Closed)) for e in found):
+                emit(f"{folder.name} heard: it finishes what is under way, puts back what it changed, and ends")
+                return 0
+            if not alive:
+                emit(f"{folder.name} ended without saying that it heard: gpu-recover history shows how")
+                return CUT
+            time.sleep(POLL_S / 2)
+    emit(f"{folder.name} was asked to stop and has not answered within {wait_s:g} s: an act is under way. It will stop "
+         f"after it.\nNext: gpu-recover follow {folder.parent.parent.name}")  # fmt: skip
+    return 13
