@@ -83,6 +83,8 @@ def test_a_jump_has_its_own_jump(tmp_path: Path) -> None:
         ("Host 'node\n", "node"),
         ("just words\n", "-oProxyCommand=id"),
         ("Match host node localnetwork 10.0.0.0/8\n User x\n", "node"),
+        ("Host node\n HostName $(id)\n", "node"),
+        ("Host node\n HostName -oProxyCommand=id\n", "node"),
         ("", "a;id"),
         ("", "$(id)"),
         ("Host node\n User $(id)\n", "node"),

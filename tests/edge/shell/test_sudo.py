@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from recover.edge.shell import SudoPassword
+from recover.edge.shell.session import Root
 from recover.model.contact import Broken, Failure, Ran
 
 from .conftest import Sshd, sshd_in
@@ -103,6 +104,16 @@ def test_a_vault_that_is_down_tells_no_secret(server: Sshd) -> None:
 def test_a_command_that_fails_like_sudo_is_a_command_that_failed(server: Sshd) -> None:
     ran = as_user(server, "freely", True, "sh", "-c", "echo 'sudo: a password is required' >&2; exit 1")
     assert isinstance(ran, Ran) and ran.code == 1
+
+
+def test_only_the_prompt_is_answered() -> None:
+    """Whatever else sudo says before (a warning, a lecture) is no question."""
+    root = Root(right())
+    prompt = next(word for word in root.wrap(["true"]).split() if word.startswith("ask-")).encode()
+    assert root.hear(b"sudo: unable to resolve host node-174\n") == (b"", b"")
+    assert root.hear(prompt[:7]) == (b"", b"")
+    assert root.hear(prompt[7:]) == (b"", PASSWORD.encode() + b"\n")
+    assert root.hear(prompt) == (b"", b"") and root.refused
 
 
 def test_no_secret_in_what_is_shown() -> None:
