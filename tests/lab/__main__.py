@@ -1,4 +1,9 @@
-"""python -m tests.lab up SCENARIO --dir DIR [--idle] | activate | down | state | do JSON | ssh CMD | power ACTION [VMID] (each with --dir DIR) | list"""
+"""The lab by hand: every command but `list` names the folder that holds one lab.
+
+python -m tests.lab up SCENARIO --dir DIR [--idle] | list
+python -m tests.lab activate | down | state | do JSON | ssh CMD | power ACTION [VMID]   (each with --dir DIR)
+"""
+
 from __future__ import annotations
 
 import argparse
@@ -9,10 +14,20 @@ from .lab import Lab, LabError
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="python -m tests.lab", description=__doc__)
+    top = argparse.ArgumentParser(
+        prog="python -m tests.lab", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     sub = top.add_subparsers(dest="command", required=True)
     sub.add_parser("list", help="the scenarios")
-    for name, words in (("up", ["scenario"]), ("activate", []), ("down", []), ("state", []), ("do", ["event"]), ("ssh", ["line"]), ("power", [])):
+    for name, words in (
+        ("up", ["scenario"]),
+        ("activate", []),
+        ("down", []),
+        ("state", []),
+        ("do", ["event"]),
+        ("ssh", ["line"]),
+        ("power", []),
+    ):
         one = sub.add_parser(name)
         one.add_argument("--dir", required=True)
         for word in words:

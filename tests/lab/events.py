@@ -1,7 +1,9 @@
 """What happens in a scenario by itself: after a trigger and a delay, one act on the guest, the driver or the API.
 
-Triggers: activate, boot-N, first-signal (a worker caught one), first-death (a holder died), first-launch. Each fires once.
+Triggers: activate, boot-N, first-signal (a worker caught one), first-death (a holder died), first-launch.
+Each fires once.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -65,7 +67,17 @@ class Events:
             case "vm-stop":
                 keeper.end_guest()
                 keeper.pve.call("vm", vmid=vmid, set={"status": "stopped"})
-                keeper.pve.call("task", **{"type": "qmstop", "vmid": vmid, "user": "bob@pve", "age_s": 60, "status": "OK", **event.get("task", {})})
+                keeper.pve.call(
+                    "task",
+                    **{
+                        "type": "qmstop",
+                        "vmid": vmid,
+                        "user": "bob@pve",
+                        "age_s": 60,
+                        "status": "OK",
+                        **event.get("task", {}),
+                    },
+                )
             case "pve-vm":
                 keeper.pve.call("vm", vmid=vmid, set=event["vm"])
             case "pve-task":

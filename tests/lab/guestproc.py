@@ -1,4 +1,5 @@
-"""One boot of the guest seen from outside: started in fresh namespaces inside its own cgroup, ended by ending its pid 1."""
+"""One boot of the guest seen from outside: started in fresh namespaces and its own cgroup, ended with its pid 1."""
+
 from __future__ import annotations
 
 import contextlib
@@ -39,7 +40,9 @@ def cgroup_pids(root: Path) -> list[int]:
 def is_init(pid: int) -> bool:
     """Whether it is pid 1 of a namespace below ours."""
     with contextlib.suppress(OSError, StopIteration):
-        line = next(x for x in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines() if x.startswith("NSpid:"))
+        line = next(
+            x for x in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines() if x.startswith("NSpid:")
+        )
         return line.split()[-1] == "1" and len(line.split()) > 2
     return False
 
@@ -47,7 +50,7 @@ def is_init(pid: int) -> bool:
 def kill_cgroup(root: Path, limit_s: float = 10.0) -> bool:
     """SIGKILL for all that is in the tree, then the tree itself; True when nothing of it is left."""
     end = time.monotonic() + limit_s
-    # Pid 1 first and alone: its parent outside then reaps it, where a parent killed with it would leave a zombie to the machine.
+    # Pid 1 first and alone: its parent then reaps it; a parent killed with it would leave a zombie to the machine.
     inits = [pid for pid in cgroup_pids(root) if is_init(pid)]
     for pid in inits:
         with contextlib.suppress(ProcessLookupError):
@@ -99,20 +102,35 @@ class GuestProcess:
         self.init = 0
 
     def start(self, uptime_s: float) -> None:
-        """`uptime_s` is what the guest's /proc/uptime starts from (a time namespace, so process start times agree with it)."""
+        """The guest's /proc/uptime starts from `uptime_s` (a time namespace, so process start times agree)."""
         self.cgroup.mkdir(parents=True, exist_ok=True)
         (self.world / "ready").unlink(missing_ok=True)
         offset = int(uptime_s - float(Path("/proc/uptime").read_text().split()[0]))
         here = ["--pid", "--fork", "--kill-child", "--mount", "--uts", "--ipc", "--cgroup"]
         if Path("/proc/self/ns/time").exists():
             here += ["--time", "--boottime", str(offset)]
-        command = [shutil.which("unshare") or "unshare", *here, sys.executable, "-B", "-m", "tests.lab.guest.init", str(self.world),
-                   str(files.SOURCE), "." * 200]
+        command = [
+            shutil.which("unshare") or "unshare",
+            *here,
+            sys.executable,
+            "-B",
+            "-m",
+            "tests.lab.guest.init",
+            str(self.world),
+            str(files.SOURCE),
+            "." * 200,
+        ]
         line = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
         with (self.world / "init.log").open("ab") as log:
-            self.popen = subprocess.Popen(["/bin/sh", "-c", line, str(self.cgroup), *command], stdin=subprocess.DEVNULL, stdout=log,
-                                          stderr=log, cwd=files.SOURCE, start_new_session=True,
-                                          env={"PATH": os.environ["PATH"], "PYTHONPATH": str(files.SOURCE), "LANG": "C.UTF-8"})
+            self.popen = subprocess.Popen(
+                ["/bin/sh", "-c", line, str(self.cgroup), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=files.SOURCE,
+                start_new_session=True,
+                env={"PATH": os.environ["PATH"], "PYTHONPATH": str(files.SOURCE), "LANG": "C.UTF-8"},
+            )
 
     def wait_ready(self, limit_s: float = 30.0) -> None:
         end = time.monotonic() + limit_s

@@ -1,7 +1,8 @@
-"""The lab's own daemon: boots and cuts the guest, keeps its memory figures true ten times a second, and knows what really happened.
+"""The lab's own daemon: boots and cuts the guest, keeps its figures true, and knows what really happened.
 
-`python -m tests.lab.keeper DIR`; answers JSON lines on DIR/lab.sock: state, activate, power, sshd, do, wait-settled, stop.
+`python -m tests.lab.keeper DIR`; answers JSON lines on DIR/lab.sock: state, activate, power, do, settled, stop.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -21,10 +22,11 @@ from . import files, scenario, truth
 from .driver.state import State, mask
 from .events import Events
 from .guestproc import GuestProcess
-from .ledger import Ledger, Owner
+from .ledger import Ledger, Owner, status
 from .pve.control import Control, ControlError
 
 TICK_S = 0.1
+MONITOR = {"name": "nvidia-dcgm.service", "exec": ["/run/lab/bin/nv-hostengine"], "restart": "always", "at_boot": True}
 PYTHON_ENV = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "PYTHONPATH": str(files.SOURCE), "LANG": "C.UTF-8"}
 
 
@@ -64,7 +66,7 @@ class Keeper:
         self.boot_ids.append(str(uuid.uuid4()))
         files.write(self.world / "proc/sys_kernel_random_boot_id", self.boot_ids[-1] + "\n")
         files.write(self.world / "proc/cmdline", "BOOT_IMAGE=/vmlinuz root=/dev/vda1 ro quiet\n")
-        for path in (self.world / "reg").iterdir():
+        for path in (*(self.world / "reg").iterdir(), *(self.world / "status").iterdir()):
             path.unlink()
         self.write_meminfo()
         self.boot_at = time.monotonic() - uptime
@@ -72,9 +74,15 @@ class Keeper:
         port = self.lab["ssh_port"]
         hangs = bool(self.guest_data["shutdown_hangs"] or self.guest_data["mute"]) and first
         setup = {
-            "hostname": self.guest_data["hostname"], "boot": self.boot, "active": self.active and not first, "port": port,
-            "sshd": ["/usr/sbin/sshd", "-D", "-e", "-f", "/run/lab/ssh/sshd_config"], "shutdown_s": self.guest_data["shutdown_s"],
-            "shutdown_hangs": hangs, "units": self.units(), "bystanders": self.bystanders(first),
+            "hostname": self.guest_data["hostname"],
+            "boot": self.boot,
+            "active": self.active and not first,
+            "port": port,
+            "sshd": ["/usr/sbin/sshd", "-D", "-e", "-f", "/run/lab/ssh/sshd_config"],
+            "shutdown_s": self.guest_data["shutdown_s"],
+            "shutdown_hangs": hangs,
+            "units": self.units(),
+            "bystanders": self.bystanders(first),
         }
         files.dump_json(self.world / "setup.json", setup)
         for gpu in range(self.scenario["gpus"]):
@@ -88,12 +96,24 @@ class Keeper:
 
     def units(self) -> list[dict[str, Any]]:
         place = {"host": self.lab["address"], "port": 30000}
-        out = []
+        out = [MONITOR] if self.guest_data["monitor"] else []
         for unit in self.scenario.get("unit", []):
             if "engine" in unit:
                 unit = {**unit, "engine": {**place, **unit["engine"]}}
-                default = ["python", "-m", "sglang.launch_server", "--model-path", "lab/model", "--tp", str(unit["engine"]["tp"]),
-                           "--host", place["host"], "--port", str(unit["engine"]["port"]), *unit.get("flags", [])]
+                default = [
+                    "python",
+                    "-m",
+                    "sglang.launch_server",
+                    "--model-path",
+                    "lab/model",
+                    "--tp",
+                    str(unit["engine"]["tp"]),
+                    "--host",
+                    place["host"],
+                    "--port",
+                    str(unit["engine"]["port"]),
+                    *unit.get("flags", []),
+                ]
                 unit.setdefault("exec", default)
             out.append(unit)
         return out
@@ -140,7 +160,11 @@ class Keeper:
         self.last_release = {}
         for gpu, mib in freed.items():
             self.driver.set(gpu, leak_mib=max(0, self.driver.get(gpu, "leak_mib") - mib))
-        {"guest-reboot": self.driver.guest_reboot, "vm-reset": self.driver.vm_reset, "vm-restart": self.driver.vm_restart}[how]()
+        {
+            "guest-reboot": self.driver.guest_reboot,
+            "vm-reset": self.driver.vm_reset,
+            "vm-restart": self.driver.vm_restart,
+        }[how]()
 
     # -- power: what the hypervisor does to it ----------------------------------------------------------------------
 
@@ -204,6 +228,7 @@ class Keeper:
         self.read_notes()
         self.write_gpus(now)
         self.write_meminfo()
+        self.write_status(now)
         self.ledger.forget_spent(now)
         self.events.tick(now)
 
@@ -269,6 +294,23 @@ class Keeper:
         finally:
             os.close(fd)
 
+    def write_status(self, now: float) -> None:
+        """What each owner's /proc/PID/status shows (labproc.cover_status); in place, since it is bound."""
+        for owner in self.ledger.owners:
+            path = self.world / f"status/{owner.pid}"
+            if owner.shown == (shown := (owner.died is not None, owner.share(now) if owner.died is None else 0.0)):
+                continue
+            with contextlib.suppress(OSError):
+                with open(path, "r+", encoding="utf-8", errors="replace") as handle:
+                    text = handle.read()
+                    if "VmRSS" not in text and owner.died is None:
+                        continue  # not written whole yet
+                    new = status(text, owner, now)
+                    handle.seek(0)
+                    handle.write(new)
+                    handle.truncate()
+                owner.shown = shown
+
     # -- words: the kernel log, what the guest's processes wrote down ------------------------------------------------
 
     def uptime(self) -> float:
@@ -277,9 +319,12 @@ class Keeper:
     def kmsg_boot(self, uptime: float) -> None:
         self.kmsg_seq = 0
         (self.world / "dev/kmsg").write_text("")
-        for at, text in ((0.0, "Linux version 6.8.12-guest (lab)"), (1.2, "nvidia: loading out-of-tree module taints kernel."),
-                         (1.9, f"NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  {files.DRIVER}  Release Build"),
-                         (2.4, "nvidia-uvm: Loaded the UVM driver, major device number 511.")):
+        for at, text in (
+            (0.0, "Linux version 6.8.12-guest (lab)"),
+            (1.2, "nvidia: loading out-of-tree module taints kernel."),
+            (1.9, f"NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  {files.DRIVER}  Release Build"),
+            (2.4, "nvidia-uvm: Loaded the UVM driver, major device number 511."),
+        ):
             self.kmsg(text, at_s=at)
 
     def kmsg(self, text: str, ago_s: float = 0.0, at_s: float | None = None) -> None:
@@ -305,8 +350,14 @@ class Keeper:
     def start_pve(self) -> None:
         with (self.folder / "pve.log").open("ab") as log:
             self.pve_process = subprocess.Popen(
-                [sys.executable, "-B", "-m", "tests.lab.pve.server", "--config", str(self.folder / "pve.json")], cwd=files.SOURCE, env=PYTHON_ENV,
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+                [sys.executable, "-B", "-m", "tests.lab.pve.server", "--config", str(self.folder / "pve.json")],
+                cwd=files.SOURCE,
+                env=PYTHON_ENV,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
 
     def wait_pve(self, limit_s: float = 60) -> None:
         end = time.monotonic() + limit_s

@@ -1,8 +1,9 @@
 """The handle on one lab: put it up, ask what is true in it, change it, take it down and leave nothing behind.
 
-    with Lab.up("incident", folder) as lab: lab.config, lab.state(), lab.activate(), lab.do(do="ssh-freeze")
-    Lab(folder).down()
+with Lab.up("incident", folder) as lab: lab.config, lab.state(), lab.activate(), lab.do(do="ssh-freeze")
+Lab(folder).down()
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -19,8 +20,23 @@ from typing import Any, Self
 from . import scenario as scenarios
 from .guestproc import ask_socket, kill_cgroup
 
-OURS = ("world", "pve", "cgroup2", "lab.json", "lab.sock", "ready.json", "error", "pve.json", "pve.log", "keeper.log", "config.toml", "playbook.toml",
-        "known_hosts", "id_ed25519", "id_ed25519.pub")
+OURS = (
+    "world",
+    "pve",
+    "cgroup2",
+    "lab.json",
+    "lab.sock",
+    "ready.json",
+    "error",
+    "pve.json",
+    "pve.log",
+    "keeper.log",
+    "config.toml",
+    "playbook.toml",
+    "known_hosts",
+    "id_ed25519",
+    "id_ed25519.pub",
+)
 
 
 class LabError(Exception):
@@ -59,8 +75,14 @@ class Lab:
         from .files import SOURCE
 
         with (self.folder / "keeper.log").open("ab") as log:
-            popen = subprocess.Popen([sys.executable, "-B", "-m", "tests.lab.keeper", str(self.folder)], cwd=SOURCE, stdin=subprocess.DEVNULL, stdout=log,
-                                     stderr=log, start_new_session=True)
+            popen = subprocess.Popen(
+                [sys.executable, "-B", "-m", "tests.lab.keeper", str(self.folder)],
+                cwd=SOURCE,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         self._note_keeper(popen.pid)
         popen.returncode = 0  # a daemon: `down` ends it by its noted identity, perhaps from another process
         end = time.monotonic() + wait_s
@@ -178,9 +200,27 @@ class Lab:
 
     def ssh(self, command: str, timeout_s: float = 30.0) -> subprocess.CompletedProcess[str]:
         data = self.data()
-        argv = ["ssh", "-F", "none", "-i", str(self.folder / "id_ed25519"), "-o", f"UserKnownHostsFile={self.folder / 'known_hosts'}", "-o",
-                "StrictHostKeyChecking=yes", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-p", str(data["ssh_port"]), f"root@{data['address']}"]
-        return subprocess.run([*argv, command], capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL, check=False)
+        argv = [
+            "ssh",
+            "-F",
+            "none",
+            "-i",
+            str(self.folder / "id_ed25519"),
+            "-o",
+            f"UserKnownHostsFile={self.folder / 'known_hosts'}",
+            "-o",
+            "StrictHostKeyChecking=yes",
+            "-o",
+            "BatchMode=yes",
+            "-o",
+            "ConnectTimeout=10",
+            "-p",
+            str(data["ssh_port"]),
+            f"root@{data['address']}",
+        ]
+        return subprocess.run(
+            [*argv, command], capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL, check=False
+        )
 
 
 def _start(pid: int) -> str:

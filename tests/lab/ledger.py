@@ -1,7 +1,9 @@
 """Who holds how much RAM and GPU memory at a given moment: pure arithmetic over owners, no I/O and no clock of its own.
 
-An owner grows while it loads, holds while it lives, and after its death gives back at once, over `release_s`, or (its `leak_*` part) never.
+An owner grows while it loads, holds while it lives, and after its death gives back at once, over `release_s`,
+or (its `leak_*` part) never.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -28,11 +30,25 @@ class Owner:
     born: float = 0.0
     died: float | None = None
     share_at_death: float = 1.0
+    shown: tuple[bool, float] | None = None
     void_gpus: set[int] = field(default_factory=set)
 
     @classmethod
     def from_row(cls, row: dict[str, Any], now: float) -> Owner:
-        known = {"pid", "start", "kind", "group", "rank", "ram_gib", "load_s", "release_s", "shmem", "leak_vram_mib", "leak_ram_gib", "util"}
+        known = {
+            "pid",
+            "start",
+            "kind",
+            "group",
+            "rank",
+            "ram_gib",
+            "load_s",
+            "release_s",
+            "shmem",
+            "leak_vram_mib",
+            "leak_ram_gib",
+            "util",
+        }
         picked = {key: value for key, value in row.items() if key in known}
         return cls(gpus={int(k): int(v) for k, v in row.get("gpus", {}).items()}, born=now, **picked)
 
@@ -53,6 +69,19 @@ class Owner:
 
     def spent(self, now: float) -> bool:
         return self.died is not None and self.share(now) <= 0.0
+
+
+def status(text: str, owner: Owner, now: float) -> str:
+    """A /proc/PID/status with the sizes that its owner declared; a dead one has none, like a zombie's."""
+    if owner.died is not None:
+        return "".join(line for line in text.splitlines(True) if not line.startswith(("Vm", "Rss", "HugetlbPages")))
+    kb = int(owner.ram_gib * owner.share(now) * GIB_KB)
+    sizes = {"RssAnon": 0 if owner.shmem else kb, "RssShmem": kb if owner.shmem else 0, "VmRSS": kb, "VmHWM": kb}
+    lines = []
+    for line in text.splitlines():
+        name = line.partition(":")[0]
+        lines.append(f"{name}:\t{sizes[name]:>11} kB" if name in sizes else line)
+    return "\n".join(lines) + "\n"
 
 
 @dataclass
@@ -100,21 +129,81 @@ class Ledger:
     def meminfo(self, now: float) -> str:
         """/proc/meminfo in the kernel's form and a constant length, so that it can be rewritten in place."""
         ram = self.ram(now)
-        base = {"file": 1.9, "buffers": 0.1, "anon": 0.9, "shmem": 0.02, "slab_r": 0.4, "slab_u": 0.5, "tables": 0.15, "stacks": 0.03, "percpu": 0.1}
+        base = {
+            "file": 1.9,
+            "buffers": 0.1,
+            "anon": 0.05,
+            "shmem": 0.02,
+            "slab_r": 0.6,
+            "slab_u": 1.0,
+            "tables": 0.15,
+            "stacks": 0.03,
+            "percpu": 0.1,
+        }
         file, buffers = base["file"], base["buffers"]
         available = self.available_gib(now)
         free = max(0.2, available - (file + buffers + base["slab_r"]) * 0.9)
         kb = {
-            "MemTotal": self.total_gib, "MemFree": free, "MemAvailable": available, "Buffers": buffers,
-            "Cached": file + ram["shmem"] + base["shmem"], "SwapCached": 0.0, "Active": file * 0.6, "Inactive": base["anon"] + ram["anon"] + ram["shmem"],
-            "Active(anon)": 0.01, "Inactive(anon)": base["anon"] + ram["anon"] + ram["shmem"], "Active(file)": file * 0.6, "Inactive(file)": file * 0.4,
-            "Unevictable": 0.0, "Mlocked": 0.0, "SwapTotal": 0.0, "SwapFree": 0.0, "Zswap": 0.0, "Zswapped": 0.0, "Dirty": 0.0, "Writeback": 0.0,
-            "AnonPages": base["anon"] + ram["anon"], "Mapped": 0.3, "Shmem": ram["shmem"] + base["shmem"], "KReclaimable": base["slab_r"],
-            "Slab": base["slab_r"] + base["slab_u"], "SReclaimable": base["slab_r"], "SUnreclaim": base["slab_u"], "KernelStack": base["stacks"],
-            "PageTables": base["tables"], "SecPageTables": 0.0, "NFS_Unstable": 0.0, "Bounce": 0.0, "WritebackTmp": 0.0, "CommitLimit": self.total_gib / 2,
-            "Committed_AS": 8.0, "VmallocTotal": 32767.0, "VmallocUsed": 0.3, "VmallocChunk": 0.0, "Percpu": base["percpu"], "HardwareCorrupted": 0.0,
-            "AnonHugePages": 0.0, "ShmemHugePages": 0.0, "ShmemPmdMapped": 0.0, "FileHugePages": 0.0, "FilePmdMapped": 0.0,
+            "MemTotal": self.total_gib,
+            "MemFree": free,
+            "MemAvailable": available,
+            "Buffers": buffers,
+            "Cached": file + ram["shmem"] + base["shmem"],
+            "SwapCached": 0.0,
+            "Active": file * 0.6,
+            "Inactive": base["anon"] + ram["anon"] + ram["shmem"],
+            "Active(anon)": 0.01,
+            "Inactive(anon)": base["anon"] + ram["anon"] + ram["shmem"],
+            "Active(file)": file * 0.6,
+            "Inactive(file)": file * 0.4,
+            "Unevictable": 0.0,
+            "Mlocked": 0.0,
+            "SwapTotal": 0.0,
+            "SwapFree": 0.0,
+            "Zswap": 0.0,
+            "Zswapped": 0.0,
+            "Dirty": 0.0,
+            "Writeback": 0.0,
+            "AnonPages": base["anon"] + ram["anon"],
+            "Mapped": 0.3,
+            "Shmem": ram["shmem"] + base["shmem"],
+            "KReclaimable": base["slab_r"],
+            "Slab": base["slab_r"] + base["slab_u"],
+            "SReclaimable": base["slab_r"],
+            "SUnreclaim": base["slab_u"],
+            "KernelStack": base["stacks"],
+            "PageTables": base["tables"],
+            "SecPageTables": 0.0,
+            "NFS_Unstable": 0.0,
+            "Bounce": 0.0,
+            "WritebackTmp": 0.0,
+            "CommitLimit": self.total_gib / 2,
+            "Committed_AS": 8.0,
+            "VmallocTotal": 32767.0,
+            "VmallocUsed": 0.3,
+            "VmallocChunk": 0.0,
+            "Percpu": base["percpu"],
+            "HardwareCorrupted": 0.0,
+            "AnonHugePages": 0.0,
+            "ShmemHugePages": 0.0,
+            "ShmemPmdMapped": 0.0,
+            "FileHugePages": 0.0,
+            "FilePmdMapped": 0.0,
         }
         lines = [f"{name + ':':<16}{int(value * GIB_KB):>11} kB" for name, value in kb.items()]
-        pages = [f"{name + ':':<16}{0:>8}" for name in ("HugePages_Total", "HugePages_Free", "HugePages_Rsvd", "HugePages_Surp")]
-        return "\n".join([*lines, *pages, "Hugepagesize:         2048 kB", "Hugetlb:               0 kB", "DirectMap4k:      524288 kB"]) + "\n"
+        pages = [
+            f"{name + ':':<16}{0:>8}"
+            for name in ("HugePages_Total", "HugePages_Free", "HugePages_Rsvd", "HugePages_Surp")
+        ]
+        return (
+            "\n".join(
+                [
+                    *lines,
+                    *pages,
+                    "Hugepagesize:         2048 kB",
+                    "Hugetlb:               0 kB",
+                    "DirectMap4k:      524288 kB",
+                ]
+            )
+            + "\n"
+        )

@@ -1,4 +1,5 @@
-"""What `up` writes before and after the guest starts: the folder, the API's configuration, and config.toml for the tool."""
+"""What `up` writes before and after the guest starts: the folder, the API's configuration, and config.toml."""
+
 from __future__ import annotations
 
 import hashlib
@@ -25,18 +26,45 @@ def folder(path: Path, data: dict[str, Any], *, idle: bool) -> None:
     files.dump_json(path / "pve.json", pve(path, data, gpus))
     (path / "state").mkdir(exist_ok=True)
     # Last: its presence tells `down` that there is something to take down.
-    files.dump_json(path / "lab.json", {"scenario": data["name"], "idle": idle, "address": place[0], "ssh_port": place[1], "cgroup": str(cgroup)})
+    files.dump_json(
+        path / "lab.json",
+        {"scenario": data["name"], "idle": idle, "address": place[0], "ssh_port": place[1], "cgroup": str(cgroup)},
+    )
 
 
 def pve(path: Path, data: dict[str, Any], gpus: list[dict[str, Any]]) -> dict[str, Any]:
     guest, own = data["guest"], data["pve"]
-    devices = [{"bdf": f"0000:{0x41 + n:02x}:00.0", "vendor": "10de", "device": f"{one['pci_device_id'] >> 16:04x}", "class": "0302", "iommugroup": 30 + n,
-                "name": "GB202GL [RTX PRO 6000 Blackwell Server Edition]", "vendor_name": "NVIDIA Corporation", "subsystem": "10de:204e"}
-               for n, one in enumerate(gpus)]
-    vm = {"vmid": guest["vmid"], "name": guest["hostname"], "node": "pve1", "memory_mib": int((guest["total_gib"] + 1) * 1024), "status": "running",
-          "uptime_s": int(guest["uptime_s"]), "smbios_uuid": files.smbios_uuid(guest["hostname"]), "mac": files.MAC, "hostpci": devices, "onboot": True}
+    devices = [
+        {
+            "bdf": f"0000:{0x41 + n:02x}:00.0",
+            "vendor": "10de",
+            "device": f"{one['pci_device_id'] >> 16:04x}",
+            "class": "0302",
+            "iommugroup": 30 + n,
+            "name": "GB202GL [RTX PRO 6000 Blackwell Server Edition]",
+            "vendor_name": "NVIDIA Corporation",
+            "subsystem": "10de:204e",
+        }
+        for n, one in enumerate(gpus)
+    ]
+    vm = {
+        "vmid": guest["vmid"],
+        "name": guest["hostname"],
+        "node": "pve1",
+        "memory_mib": int((guest["total_gib"] + 1) * 1024),
+        "status": "running",
+        "uptime_s": int(guest["uptime_s"]),
+        "smbios_uuid": files.smbios_uuid(guest["hostname"]),
+        "mac": files.MAC,
+        "hostpci": devices,
+        "onboot": True,
+    }
     node = {"name": "pve1", "memory_mib": 1048576, "used_mib": 24576}
-    base = {"directory": str(path / "pve"), "nodes": [node], "hooks": {"command": [sys.executable, "-B", "-m", "tests.lab", "power", "--dir", str(path)]}}
+    base = {
+        "directory": str(path / "pve"),
+        "nodes": [node],
+        "hooks": {"command": [sys.executable, "-B", "-m", "tests.lab", "power", "--dir", str(path)]},
+    }
     rest = {key: value for key, value in own.items() if key not in ("vm", "vms")}
     return merged(base, {**rest, "vms": [merged(vm, own.get("vm", {})), *own.get("vms", [])]})
 
@@ -47,15 +75,33 @@ def config(path: Path, data: dict[str, Any]) -> None:
     own = data["config"]
     address = own.get("address", lab["address"])
     lines = [
-        "[clusters.pve]", f"urls = [{toml(server['url'])}]", f"token_id = {toml(server['token_id'])}", f"token_secret = {{ file = {toml(server['secret_file'])} }}",
-        f"ca_file = {toml(server['ca_file'])}", "", "[ssh]", 'user = "root"', f"port = {own.get('port', lab['ssh_port'])}",
-        f"identity_file = {toml(str(path / 'id_ed25519'))}", f"known_hosts = {toml(str(path / 'known_hosts'))}", "",
-        f"[targets.{data['guest']['hostname']}]", 'cluster = "pve"', f"vmid = {data['guest']['vmid']}", f"address = {toml(address)}",
-        f"playbook = {toml(str(path / 'playbook.toml'))}", f"services = {toml(own['services'])}", f"health = {toml(own.get('health', 'http://' + lab['address'] + ':30000/health'))}",
+        "[clusters.pve]",
+        f"urls = [{toml(server['url'])}]",
+        f"token_id = {toml(server['token_id'])}",
+        f"token_secret = {{ file = {toml(server['secret_file'])} }}",
+        f"ca_file = {toml(server['ca_file'])}",
+        "",
+        "[ssh]",
+        'user = "root"',
+        f"port = {own.get('port', lab['ssh_port'])}",
+        f"identity_file = {toml(str(path / 'id_ed25519'))}",
+        f"known_hosts = {toml(str(path / 'known_hosts'))}",
+        "",
+        f"[targets.{data['guest']['hostname']}]",
+        'cluster = "pve"',
+        f"vmid = {data['guest']['vmid']}",
+        f"address = {toml(address)}",
+        f"playbook = {toml(str(path / 'playbook.toml'))}",
+        f"services = {toml(own['services'])}",
+        f"health = {toml(own.get('health', 'http://' + lab['address'] + ':30000/health'))}",
         f"protect = {toml(own['protect'])}",
     ]
     if "expect" in own:
-        lines += ["", f"[targets.{data['guest']['hostname']}.expect]", *(f"{key} = {toml(value)}" for key, value in own["expect"].items())]
+        lines += [
+            "",
+            f"[targets.{data['guest']['hostname']}.expect]",
+            *(f"{key} = {toml(value)}" for key, value in own["expect"].items()),
+        ]
     files.write(path / "config.toml", "\n".join(lines) + "\n")
     files.write(path / "playbook.toml", playbook(data["playbook"]))
 
@@ -78,5 +124,10 @@ def playbook(data: dict[str, Any]) -> str:
     order = data.get("ladder", {})
     for step, params in order.items():
         if params.get("use", True):
-            lines += ["", "[[rung]]", f"step = {toml(step)}", *(f"{key} = {toml(value)}" for key, value in params.items() if key != "use")]
+            lines += [
+                "",
+                "[[rung]]",
+                f"step = {toml(step)}",
+                *(f"{key} = {toml(value)}" for key, value in params.items() if key != "use"),
+            ]
     return "\n".join(lines) + "\n"

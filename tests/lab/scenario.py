@@ -1,4 +1,5 @@
-"""A scenario is data: `scenarios/NAME/scenario.toml` over `scenarios/defaults.toml`; unknown keys are refused, all at once."""
+"""A scenario is data: `scenarios/NAME/scenario.toml` over `scenarios/defaults.toml`; unknown keys are refused."""
+
 from __future__ import annotations
 
 import copy
@@ -8,9 +9,40 @@ from typing import Any
 
 HERE = Path(__file__).parent / "scenarios"
 KEYS = {
-    "title", "about", "guest", "unit", "bystander", "leak", "gone", "gpu", "kmsg", "event", "pve", "config", "playbook", "run", "shm", "driver", "gpus",
+    "title",
+    "about",
+    "guest",
+    "unit",
+    "bystander",
+    "leak",
+    "gone",
+    "gpu",
+    "kmsg",
+    "event",
+    "pve",
+    "config",
+    "playbook",
+    "run",
+    "shm",
+    "driver",
+    "gpus",
 }
-EVENT_KEYS = {"when", "after_s", "do", "gpu", "set", "fault", "vm", "task", "group", "signal", "text", "ram_gib", "vram_mib", "gpus"}
+EVENT_KEYS = {
+    "when",
+    "after_s",
+    "do",
+    "gpu",
+    "set",
+    "fault",
+    "vm",
+    "task",
+    "group",
+    "signal",
+    "text",
+    "ram_gib",
+    "vram_mib",
+    "gpus",
+}
 
 
 class ScenarioError(Exception):
@@ -43,7 +75,12 @@ def load(name: str) -> dict[str, Any]:
         raise ScenarioError(f"no scenario {name!r}; there are: {', '.join(names())}")
     own = _toml(path)
     problems = [f"{path}: unknown key {key!r}" for key in own if key not in KEYS]
-    problems += [f"{path}: event: unknown key {key!r}" for event in own.get("event", []) for key in event if key not in EVENT_KEYS]
+    problems += [
+        f"{path}: event: unknown key {key!r}"
+        for event in own.get("event", [])
+        for key in event
+        if key not in EVENT_KEYS
+    ]
     if problems:
         raise ScenarioError("\n".join(problems))
     data = merged(_toml(HERE / "defaults.toml"), own)

@@ -1,4 +1,5 @@
 """The lab keeps its own promises: it is held to them without the tool."""
+
 from __future__ import annotations
 
 import json
@@ -67,12 +68,31 @@ def api(lab: Lab, method: str, path: str, limit_s: float = 30.0) -> Any:
     server = Control(lab.folder / "pve").server()
     secret = Path(server["secret_file"]).read_text().strip()
     header = f"Authorization: PVEAPIToken={server['token_id']}={secret}"
-    done = subprocess.run(["curl", "-sS", "--noproxy", "*", "--cacert", server["ca_file"], "-X", method, "-H", header, f"{server['url']}/api2/json{path}"],
-                          capture_output=True, text=True, timeout=limit_s, check=True)
+    done = subprocess.run(
+        [
+            "curl",
+            "-sS",
+            "--noproxy",
+            "*",
+            "--cacert",
+            server["ca_file"],
+            "-X",
+            method,
+            "-H",
+            header,
+            f"{server['url']}/api2/json{path}",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        check=True,
+    )
     data = json.loads(done.stdout)["data"]
     if method != "POST":
         return data
-    task = until(lambda: (got := api(lab, "GET", f"/nodes/pve1/tasks/{data}/status"))["status"] == "stopped" and got, limit_s)
+    task = until(
+        lambda: (got := api(lab, "GET", f"/nodes/pve1/tasks/{data}/status"))["status"] == "stopped" and got, limit_s
+    )
     return task["exitstatus"]
 
 
@@ -139,7 +159,14 @@ def test_command_line(tmp_path: Path) -> None:
     folder = str(tmp_path / "lab")
 
     def lab(*words: str) -> str:
-        done = subprocess.run([sys.executable, "-m", "tests.lab", *words], cwd=SOURCE, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.lab", *words],
+            cwd=SOURCE,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
         return done.stdout
 
     assert "incident" in lab("list")
@@ -157,7 +184,10 @@ def test_command_line(tmp_path: Path) -> None:
 
 def test_ssh_takes_only_the_known_key_and_the_guest_is_its_own_machine(up: Callable[..., Lab]) -> None:
     lab = up("healthy-serving")
-    done = lab.ssh("hostname; cat /proc/sys/kernel/random/boot_id /sys/class/dmi/id/product_uuid; nproc; command -v python3; ls /sys/bus/pci/devices | wc -l")
+    done = lab.ssh(
+        "hostname; cat /proc/sys/kernel/random/boot_id /sys/class/dmi/id/product_uuid; "
+        "nproc; command -v python3; ls /sys/bus/pci/devices | wc -l"
+    )
     host, boot, uuid, _, python, gpus = done.stdout.split()
     state = lab.state()
     assert (host, boot, python, gpus) == ("node-174", state["boot_id"], "/run/lab/bin/python3", "8")
@@ -179,10 +209,26 @@ def test_real_pynvml_finds_the_fake_driver(up: Callable[..., Lab]) -> None:
 
 def test_uptime_start_times_and_kernel_log_agree(up: Callable[..., Lab]) -> None:
     lab = up("nvml-hang")
-    uptime, start, kmsg = lab.ssh("cut -d' ' -f1 /proc/uptime; cut -d' ' -f22 /proc/self/stat; grep -c 'Xid.*: 119' /dev/kmsg").stdout.split()
+    uptime, start, kmsg = lab.ssh(
+        "cut -d' ' -f1 /proc/uptime; cut -d' ' -f22 /proc/self/stat; grep -c 'Xid.*: 119' /dev/kmsg"
+    ).stdout.split()
     assert abs(float(uptime) - int(start) / os.sysconf("SC_CLK_TCK")) < 5
     assert float(uptime) > 777600
     assert kmsg == "1"
+
+
+def test_status_shows_what_was_declared_so_that_only_a_leak_is_unowned(up: Callable[..., Lab]) -> None:
+    lab = up("incident")
+    show = (
+        "cat /proc/[0-9]*/status /proc/[0-9]*/task/*/status | grep -c 'RssAnon:.*56623104 kB'; "
+        "grep -E 'AnonPages|MemAvailable' /proc/meminfo"
+    )
+    until(lambda: lab.ssh(show).stdout.split()[0] == "8")  # five living leaders, three threads of dead ones
+    kill_all(lab, "by-hand")
+    until(lambda: used(lab) == [3200] * 8)
+    words = until(lambda: (got := lab.ssh(show).stdout.split())[0] == "0" and got)
+    assert int(words[2]) < 134e6
+    assert int(words[5]) < 2e6
 
 
 def test_a_defunct_leader_shows_nothing_and_holds_everything(up: Callable[..., Lab]) -> None:
@@ -213,7 +259,8 @@ def test_titles_parents_and_holders(up: Callable[..., Lab]) -> None:
 def test_hung_server_times_out_and_its_counters_stand_still(up: Callable[..., Lab]) -> None:
     lab = up("supervisor-restarts")
     url = f"http://{lab.data()['address']}:30000"
-    ask = f"curl -s -m 1 -o /dev/null -w '%{{http_code}}\\n' {url}/health; for i in 1 2; do curl -s {url}/metrics | grep -v '#' | grep -E 'generation|running'; sleep 0.5; done"
+    ask = f"curl -s -m 1 -o /dev/null -w '%{{http_code}}\\n' {url}/health; "
+    ask += f"for i in 1 2; do curl -s {url}/metrics | grep -v '#' | grep -E 'generation|running'; sleep 0.5; done"
     code, *rows = lab.ssh(ask).stdout.splitlines()
     assert code == "000"
     assert rows[:2] == rows[2:]
@@ -223,7 +270,8 @@ def test_hung_server_times_out_and_its_counters_stand_still(up: Callable[..., La
 def test_healthy_server_counts_on(up: Callable[..., Lab]) -> None:
     lab = up("healthy-serving")
     url = f"http://{lab.data()['address']}:30000"
-    ask = f"curl -s -o /dev/null -w '%{{http_code}}\\n' {url}/health; for i in 1 2; do curl -s {url}/metrics | grep '^sglang:generation'; sleep 0.5; done"
+    ask = f"curl -s -o /dev/null -w '%{{http_code}}\\n' {url}/health; "
+    ask += f"for i in 1 2; do curl -s {url}/metrics | grep '^sglang:generation'; sleep 0.5; done"
     code, first, second = lab.ssh(ask).stdout.splitlines()
     assert code == "200"
     assert first != second
@@ -249,7 +297,15 @@ def test_killing_the_workers_frees_what_they_held(up: Callable[..., Lab]) -> Non
     until(lambda: used(lab) == [0] * 8)
     state = lab.state()
     assert state["ram"]["available_gib"] > 440
-    assert judge.problems({"lab": {"bystanders_untouched": True, "gone_groups": ["by-hand"], "signals_seen": ["SIGTERM"]}}, state, state) == []
+    assert state["units"]["nvidia-dcgm.service"]["state"] == "active"
+    assert (
+        judge.problems(
+            {"lab": {"bystanders_untouched": True, "gone_groups": ["by-hand"], "signals_seen": ["SIGTERM"]}},
+            state,
+            state,
+        )
+        == []
+    )
 
 
 def test_slow_release_falls_without_an_owner(up: Callable[..., Lab]) -> None:
@@ -261,10 +317,15 @@ def test_slow_release_falls_without_an_owner(up: Callable[..., Lab]) -> None:
     assert lab.state()["ram"]["available_gib"] > 440
 
 
-def test_gpu_reset_needs_persistence_off_and_clears_only_its_gpu(up: Callable[..., Lab]) -> None:
+def test_gpu_reset_needs_monitor_and_persistence_off_and_clears_only_its_gpu(up: Callable[..., Lab]) -> None:
     lab = up("gpu-memory-reset")
-    assert lab.ssh("nvidia-smi --gpu-reset -i 2").returncode == 255
-    assert lab.ssh("nvidia-smi -pm 0 -i 2 && nvidia-smi --gpu-reset -i 2 && nvidia-smi -pm 1 -i 2").returncode == 0
+    reset = "nvidia-smi --gpu-reset -i 2"
+    assert lab.ssh(f"systemctl stop nvidia-dcgm; {reset}").returncode == 255
+    assert lab.ssh(f"systemctl start nvidia-dcgm; nvidia-smi -pm 0 -i 2; {reset}").returncode == 255
+    assert lab.ssh(f"systemctl stop nvidia-dcgm; {reset} && nvidia-smi -pm 1 -i 2").returncode == 0
+    before = lab.state()
+    assert judge.problems({"lab": {"bystanders_untouched": True}}, before, before) == ["nvidia-dcgm.service is inactive"]
+    assert lab.ssh("systemctl start nvidia-dcgm").returncode == 0
     assert used(lab) == [0, 0, 0, 0, 0, 81920, 0, 0]
     assert {gpu["persistence"] for gpu in lab.state()["gpus"]} == {1}
 
@@ -312,8 +373,19 @@ def test_systemd_brings_it_back_unless_it_is_stopped(up: Callable[..., Lab]) -> 
     kill_all(lab, "sglang.service")
     until(lambda: [one["mode"] for one in lab.state()["launches"]] == ["hung", "healthy"])
     lab.wait_settled()
-    shown = lab.ssh("systemctl show -p Id,ActiveState,SubState,UnitFileState,Restart,NRestarts sglang; systemctl stop sglang.service; systemctl is-active sglang").stdout.split()
-    assert shown == ["Id=sglang.service", "ActiveState=active", "SubState=running", "UnitFileState=enabled", "Restart=always", "NRestarts=1", "inactive"]
+    shown = lab.ssh(
+        "systemctl show -p Id,ActiveState,SubState,UnitFileState,Restart,NRestarts sglang; "
+        "systemctl stop sglang.service; systemctl is-active sglang"
+    ).stdout.split()
+    assert shown == [
+        "Id=sglang.service",
+        "ActiveState=active",
+        "SubState=running",
+        "UnitFileState=enabled",
+        "Restart=always",
+        "NRestarts=1",
+        "inactive",
+    ]
     until(lambda: used(lab) == [0] * 8)
     time.sleep(1.0)
     assert used(lab) == [0] * 8
@@ -337,7 +409,9 @@ def test_docker_owns_its_server(up: Callable[..., Lab]) -> None:
     kill_all(lab, "sglang")
     until(lambda: len(lab.state()["launches"]) == 2)
     lab.wait_settled()
-    stop = lab.ssh("docker update --restart no sglang; docker stop -t 3 $(docker ps -q); docker ps -a --format '{{json .}}'").stdout.splitlines()
+    stop = lab.ssh(
+        "docker update --restart no sglang; docker stop -t 3 $(docker ps -q); docker ps -a --format '{{json .}}'"
+    ).stdout.splitlines()
     assert json.loads(stop[-1])["State"] == "exited"
     assert judge.workers(lab.state(), "sglang") == set()
 

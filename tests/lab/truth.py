@@ -1,4 +1,5 @@
 """What is true in the lab now, read from its own books and the kernel, never from the tool under test."""
+
 from __future__ import annotations
 
 import contextlib
@@ -10,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).parent / "guest" / "engine"))
-from labproc import alive, stat_fields  # noqa: E402
+from labproc import alive, stat_fields
 
-from .guestproc import cgroup_pids  # noqa: E402
+from .guestproc import cgroup_pids
 
 if TYPE_CHECKING:
     from .keeper import Keeper
@@ -33,7 +34,11 @@ def host_pids(cgroup: Path) -> dict[int, int]:
     out: dict[int, int] = {}
     for pid in cgroup_pids(cgroup):
         with contextlib.suppress(OSError, StopIteration):
-            line = next(x for x in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines() if x.startswith("NSpid:"))
+            line = next(
+                x
+                for x in Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+                if x.startswith("NSpid:")
+            )
             out[int(line.split()[-1])] = pid
     return out
 
@@ -48,12 +53,24 @@ def processes(keeper: Keeper) -> list[dict[str, Any]]:
             with contextlib.suppress(OSError, ValueError, IndexError):
                 fields = stat_fields(name, root)
                 owner = owners.get(int(name))
-                group = Path(f"{root}/{name}/cgroup").read_text().splitlines()[-1].partition("::")[2].removeprefix(prefix)
-                rows.append({
-                    "pid": int(name), "ppid": int(fields[1]), "state": fields[0], "threads": int(fields[17]), "title": title(int(name), root),
-                    "comm": Path(f"{root}/{name}/comm").read_text(errors="replace").strip(), "cgroup": group, "alive": alive(name, root),
-                    "kind": owner.kind if owner else None, "group": owner.group if owner else None, "rank": owner.rank if owner else None,
-                })
+                group = (
+                    Path(f"{root}/{name}/cgroup").read_text().splitlines()[-1].partition("::")[2].removeprefix(prefix)
+                )
+                rows.append(
+                    {
+                        "pid": int(name),
+                        "ppid": int(fields[1]),
+                        "state": fields[0],
+                        "threads": int(fields[17]),
+                        "title": title(int(name), root),
+                        "comm": Path(f"{root}/{name}/comm").read_text(errors="replace").strip(),
+                        "cgroup": group,
+                        "alive": alive(name, root),
+                        "kind": owner.kind if owner else None,
+                        "group": owner.group if owner else None,
+                        "rank": owner.rank if owner else None,
+                    }
+                )
     return rows
 
 
@@ -66,7 +83,21 @@ def bystanders(keeper: Keeper, table: list[dict[str, Any]]) -> list[dict[str, An
 
 
 def gpus(keeper: Keeper) -> list[dict[str, Any]]:
-    kept = ("index", "uuid", "bus_id", "used_mib", "leak_mib", "rows", "persistence", "util_gpu", "recovery_action", "lost", "hang", "resets", "resetting_pid")
+    kept = (
+        "index",
+        "uuid",
+        "bus_id",
+        "used_mib",
+        "leak_mib",
+        "rows",
+        "persistence",
+        "util_gpu",
+        "recovery_action",
+        "lost",
+        "hang",
+        "resets",
+        "resetting_pid",
+    )
     return [{key: gpu[key] for key in kept} for gpu in keeper.driver.snapshot()["gpus"] if gpu["present"]]
 
 
@@ -90,17 +121,32 @@ def state(keeper: Keeper) -> dict[str, Any]:
     with keeper.lock:
         now = time.monotonic()
         ram = keeper.ledger.ram(now)
-        launches = [{k: n[k] for k in ("group", "number", "mode", "boot")} for n in keeper.notes if n["event"] == "launch"]
+        launches = [
+            {k: n[k] for k in ("group", "number", "mode", "boot")} for n in keeper.notes if n["event"] == "launch"
+        ]
         signals = [{k: n[k] for k in ("pid", "signal", "boot")} for n in keeper.notes if n["event"] == "signal"]
         return {
-            "scenario": keeper.lab["scenario"], "active": keeper.active, "vm": {"status": keeper.vm, "boots": keeper.boot, **keeper.counts},
-            "boot_id": keeper.boot_ids[-1] if keeper.boot_ids else None, "boot_ids": keeper.boot_ids,
-            "processes": processes(keeper) if running else [], "gpus": gpus(keeper),
-            "ram": {"total_gib": keeper.ledger.total_gib, "available_gib": round(keeper.ledger.available_gib(now), 2), "leak_gib": keeper.ledger.ram_leak_gib,
-                    **{k + "_gib": round(v, 2) for k, v in ram.items()}},
-            "units": inside.get("units", {}), "bystanders": bystanders(keeper, inside.get("bystanders", [])), "launches": launches, "signals": signals,
-            "health_asked": sum(n["event"] == "health-asked" for n in keeper.notes), "events": keeper.events.log,
-            "trouble": [n for n in keeper.notes if n["event"] == "fork-failed"], "pve": pve,
+            "scenario": keeper.lab["scenario"],
+            "active": keeper.active,
+            "vm": {"status": keeper.vm, "boots": keeper.boot, **keeper.counts},
+            "boot_id": keeper.boot_ids[-1] if keeper.boot_ids else None,
+            "boot_ids": keeper.boot_ids,
+            "processes": processes(keeper) if running else [],
+            "gpus": gpus(keeper),
+            "ram": {
+                "total_gib": keeper.ledger.total_gib,
+                "available_gib": round(keeper.ledger.available_gib(now), 2),
+                "leak_gib": keeper.ledger.ram_leak_gib,
+                **{k + "_gib": round(v, 2) for k, v in ram.items()},
+            },
+            "units": inside.get("units", {}),
+            "bystanders": bystanders(keeper, inside.get("bystanders", [])),
+            "launches": launches,
+            "signals": signals,
+            "health_asked": sum(n["event"] == "health-asked" for n in keeper.notes),
+            "events": keeper.events.log,
+            "trouble": [n for n in keeper.notes if n["event"] == "fork-failed"],
+            "pve": pve,
         }
 
 

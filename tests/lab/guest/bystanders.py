@@ -1,4 +1,5 @@
 """Processes that a recovery must leave alone: each writes down every signal that reaches it."""
+
 from __future__ import annotations
 
 import os
@@ -6,7 +7,7 @@ import signal
 import time
 from typing import Any
 
-from labproc import alive, set_comm, set_title, start_time
+from labproc import alive, cover_status, set_comm, set_title, start_time
 
 from .launch import fork_into, note, write_row
 
@@ -17,7 +18,6 @@ TITLES = {
     "editor": "vim sglang::scheduler_TP0.notes",
     "jupyter": "/usr/bin/python3 -m ipykernel_launcher -f /root/.local/share/jupyter/runtime/kernel-1.json",
     "gpu-job": "python train.py --config lora.yaml",
-    "nv-hostengine": "/usr/bin/nv-hostengine -n --service-account nvidia-dcgm",
     "backup": "borg create ::nightly /etc",
 }
 CGROUPS = {
@@ -26,10 +26,9 @@ CGROUPS = {
     "tmux": "user.slice/user-0.slice/session-4.scope",
     "jupyter": "user.slice/user-1000.slice/session-7.scope",
     "gpu-job": "user.slice/user-1000.slice/session-8.scope",
-    "nv-hostengine": "system.slice/nvidia-dcgm.service",
     "backup": "system.slice/borg.service",
 }
-HOSTILE = "evil \x1b[2J\x1b]0;owned\x07 $(touch /tmp/pwned)\n'; rm -rf \"$HOME\" `id` sglang::scheduler_TP9"
+HOSTILE = 'evil \x1b[2J\x1b]0;owned\x07 $(touch /tmp/pwned)\n\'; rm -rf "$HOME" `id` sglang::scheduler_TP9'
 
 
 def is_alive(pid: int) -> bool:
@@ -38,26 +37,40 @@ def is_alive(pid: int) -> bool:
 
 def start(spec: dict[str, Any], cgroups: Any) -> int:
     kind = spec["kind"]
-    return fork_into(cgroups, spec.get("cgroup", CGROUPS.get(kind, "user.slice/user-0.slice/session-9.scope")), lambda: _live(spec))
+    return fork_into(
+        cgroups, spec.get("cgroup", CGROUPS.get(kind, "user.slice/user-0.slice/session-9.scope")), lambda: _live(spec)
+    )
 
 
 def _live(spec: dict[str, Any]) -> None:
     kind = spec["kind"]
     os.setsid()
     for number in LOGGED:
-        signal.signal(number, lambda n, _f: note("bystander-signal", signal=signal.Signals(n).name, name=spec.get("name", kind)))
+        signal.signal(
+            number, lambda n, _f: note("bystander-signal", signal=signal.Signals(n).name, name=spec.get("name", kind))
+        )
     title = HOSTILE if kind == "hostile" else spec.get("title", TITLES.get(kind, kind))
     gpus = {str(gpu): int(spec.get("vram_mib", 0)) for gpu in spec.get("gpus", [])}
     keep = []
-    for name in [*(["nvidiactl"] if gpus or kind == "nv-hostengine" else []), *(f"nvidia{gpu}" for gpu in gpus)]:
+    for name in [*(["nvidiactl"] if gpus else []), *(f"nvidia{gpu}" for gpu in gpus)]:
         keep.append(os.open(f"/dev/{name}", os.O_RDWR))
     if spec.get("uid"):
         os.setgid(int(spec["uid"]))
     set_title(title)
     set_comm(os.path.basename(title.split(" ")[0].rstrip(":")).encode("utf-8", "replace"))
-    row = {"pid": os.getpid(), "start": start_time("self"), "kind": f"bystander:{kind}", "group": spec.get("name", kind), "rank": None,
-           "gpus": {k: v for k, v in gpus.items() if v}, "ram_gib": spec.get("ram_gib", 0.1), "load_s": 0, "release_s": 0}
+    row = {
+        "pid": os.getpid(),
+        "start": start_time("self"),
+        "kind": f"bystander:{kind}",
+        "group": spec.get("name", kind),
+        "rank": None,
+        "gpus": {k: v for k, v in gpus.items() if v},
+        "ram_gib": spec.get("ram_gib", 0.1),
+        "load_s": 0,
+        "release_s": 0,
+    }
     write_row(row)
+    cover_status(f"/proc/{os.getpid()}/status")
     if spec.get("uid"):
         os.setuid(int(spec["uid"]))
     while True:

@@ -1,8 +1,10 @@
-"""Pid 1 of a lab guest: builds its view, starts sshd and the services, reaps orphans, and answers one JSON line per request.
+"""Pid 1 of a lab guest: builds its view, starts sshd and the services, reaps orphans, and answers requests.
 
 Single-threaded, so that every fork is safe. `python -m tests.lab.guest.init WORLD SOURCE PAD` inside fresh namespaces;
-exit status 0 = powered off, 3 = asks for a reboot. Protocol (unix socket /run/lab/init.sock): {"op": ...} in, {"ok": ..., ...} out.
+exit status 0 = powered off, 3 = asks for a reboot. Protocol (unix socket /run/lab/init.sock): a line of JSON
+{"op": ...} in, {"ok": ..., ...} out.
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -19,9 +21,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent / "engine"))
 
-from labproc import set_comm, set_title  # noqa: E402
+from labproc import set_comm, set_title
 
-from . import bystanders, mounts, units  # noqa: E402
+from . import bystanders, mounts, units
 
 REBOOT, POWEROFF = 3, 0
 
@@ -61,7 +63,7 @@ class Init:
         return [{"pid": pid, "name": name, "alive": bystanders.is_alive(pid)} for pid, name in self.people.items()]
 
     def sshd(self, do: str) -> list[int]:
-        """`freeze`: TCP still accepts (the kernel's backlog), nobody speaks; `kill`: sessions and listener end; `start`."""
+        """`freeze`: TCP still accepts (the backlog does), nobody speaks; `kill`: sessions and listener end; `start`."""
         pids = self.manager.cgroups.pids("system.slice/ssh.service")
         number = {"freeze": signal.SIGSTOP, "thaw": signal.SIGCONT, "kill": signal.SIGKILL}.get(do)
         if number is not None:

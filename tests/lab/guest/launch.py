@@ -1,4 +1,5 @@
 """How pid 1 starts a process of the guest: forked into its cgroup, with clean signals, never sharing pid 1's state."""
+
 from __future__ import annotations
 
 import json

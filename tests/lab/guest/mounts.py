@@ -1,4 +1,5 @@
-"""The guest's own view of the machine is put together here, inside its mount namespace, before anything else of it runs."""
+"""The guest's own view of the machine is put together here, in its mount namespace, before anything of it runs."""
+
 from __future__ import annotations
 
 import ctypes
@@ -26,7 +27,7 @@ def tmpfs(target: str, mode: str = "755") -> None:
 
 
 def build(world: Path, source: Path) -> None:
-    """`world` is the lab's folder of this guest, `source` the folder that holds `tests/`; both stay reachable under /run/lab."""
+    """`world` is the lab's folder of this guest, `source` holds `tests/`; both stay reachable under /run/lab."""
     mount("proc", "/proc", "proc")
     _run(world, source)
     _dev()
@@ -34,7 +35,9 @@ def build(world: Path, source: Path) -> None:
     _proc()
     if not (cache := Path("/run/lab/etc/ld.so.cache")).exists():
         # `-X`: the machine's links stay as they are; the folder of the fake driver has its name only in here.
-        subprocess.run(["ldconfig", "-X", "-C", str(cache), "-f", "/run/lab/etc/ld.so.conf"], check=True, stderr=subprocess.DEVNULL)
+        subprocess.run(
+            ["ldconfig", "-X", "-C", str(cache), "-f", "/run/lab/etc/ld.so.conf"], check=True, stderr=subprocess.DEVNULL
+        )
     for name in ("passwd", "group", "hostname", "machine-id", "ld.so.cache"):
         if os.path.exists(f"/etc/{name}"):
             bind(f"/run/lab/etc/{name}", f"/etc/{name}")
@@ -64,7 +67,13 @@ def _dev() -> None:
         os.mkdir(path)
     mount("devpts", "/dev/pts", "devpts", 0, "newinstance,ptmxmode=0666,mode=620")
     tmpfs("/dev/shm", "1777")
-    for link, to in (("ptmx", "pts/ptmx"), ("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
+    for link, to in (
+        ("ptmx", "pts/ptmx"),
+        ("fd", "/proc/self/fd"),
+        ("stdin", "fd/0"),
+        ("stdout", "fd/1"),
+        ("stderr", "fd/2"),
+    ):
         os.symlink(to, f"/dev/{link}")
     for name in Path("/run/lab/dev").iterdir():
         Path(f"/dev/{name.name}").touch()
@@ -72,7 +81,7 @@ def _dev() -> None:
 
 
 def _sys() -> None:
-    """All of /sys is made up (there is no DMI or GPU to cover here), but for the CPUs and the network of the machine."""
+    """All of /sys is made up (there is no DMI or GPU to cover here), but for the machine's CPUs."""
     system = os.open("/sys/devices/system", os.O_RDONLY | os.O_DIRECTORY)
     tmpfs("/sys")
     subprocess.run(["cp", "-a", "/run/lab/sys/.", "/sys/"], check=True)

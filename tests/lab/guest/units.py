@@ -1,8 +1,10 @@
-"""The service manager of the guest: the few states of systemd and docker that a recovery meets, over real cgroups and real processes.
+"""The service manager of the guest: the few states of systemd and docker that a recovery meets, over real cgroups.
 
-A unit goes inactive -> active -> stopping -> inactive | failed | auto-restart. Who owns it (`manager`) decides its cgroup and its shim:
-systemd, docker, shell (a bare `while true` loop in a login session), session (started by hand, nobody's service).
+A unit goes inactive -> active -> stopping -> inactive | failed | auto-restart. Who owns it (`manager`)
+decides its cgroup and its shim: systemd, docker, shell (a bare `while true` loop in a login session), session (started by hand,
+nobody's service).
 """
+
 from __future__ import annotations
 
 import contextlib
@@ -64,7 +66,10 @@ class Manager:
     def __init__(self, setup: dict[str, Any]) -> None:
         self.setup = setup
         self.cgroups = Cgroups()
-        specs = [{"name": "ssh.service", "exec": setup["sshd"], "restart": "on-failure", "system": True}, *setup.get("units", [])]
+        specs = [
+            {"name": "ssh.service", "exec": setup["sshd"], "restart": "on-failure", "system": True},
+            *setup.get("units", []),
+        ]
         self.units = {spec["name"]: Unit(spec["name"], spec, enabled=bool(spec.get("enabled", True))) for spec in specs}
 
     def boot(self) -> None:
@@ -72,7 +77,9 @@ class Manager:
         with contextlib.suppress(OSError, ValueError):
             for name, value in json.loads(ENABLED.read_text()).items():
                 self.units[name].enabled = value
-        self.start("ssh.service")
+        for unit in self.units.values():
+            if unit.name == "ssh.service" or (unit.spec.get("at_boot") and unit.enabled):
+                self.start(unit.name)
 
     def start_enabled(self) -> None:
         first = int(self.setup["boot"]) == 1
@@ -115,7 +122,11 @@ class Manager:
         self.signal(unit, number)
 
     def signal(self, unit: Unit, number: int) -> None:
-        pids = [self.main_pid(unit)] if unit.manager == "docker" and number == signal.SIGTERM else self.cgroups.pids(unit.cgroup)
+        pids = (
+            [self.main_pid(unit)]
+            if unit.manager == "docker" and number == signal.SIGTERM
+            else self.cgroups.pids(unit.cgroup)
+        )
         for pid in pids:
             if pid > 1:
                 with contextlib.suppress(ProcessLookupError):
@@ -137,7 +148,9 @@ class Manager:
                 unit.main = unit.pid = 0
                 if unit.state == "active":
                     unit.result = "success" if code == 0 else "signal" if code < 0 else "exit-code"
-                    unit.again = unit.restart in ("always", "unless-stopped") or (unit.restart == "on-failure" and code != 0)
+                    unit.again = unit.restart in ("always", "unless-stopped") or (
+                        unit.restart == "on-failure" and code != 0
+                    )
                     if unit.manager in ("systemd", "docker") and unit.spec.get("kill_mode") != "process":
                         self._begin_stop(unit, float(unit.spec.get("stop_timeout_s", 5)))
                     else:
@@ -176,8 +189,20 @@ class Manager:
     # -- questions --------------------------------------------------------------------------------------------------
 
     def table(self) -> dict[str, Any]:
-        return {u.name: {"state": self.active_state(u), "sub": u.sub, "main": self.main_pid(u), "manager": u.manager, "enabled": u.enabled,
-                         "masked": u.masked, "restarts": u.restarts, "result": u.result, "restart": u.restart} for u in self.units.values()}
+        return {
+            u.name: {
+                "state": self.active_state(u),
+                "sub": u.sub,
+                "main": self.main_pid(u),
+                "manager": u.manager,
+                "enabled": u.enabled,
+                "masked": u.masked,
+                "restarts": u.restarts,
+                "result": u.result,
+                "restart": u.restart,
+            }
+            for u in self.units.values()
+        }
 
     def active_state(self, unit: Unit) -> str:
         return {"stopping": "deactivating", "auto-restart": "activating"}.get(unit.state, unit.state)
@@ -185,13 +210,23 @@ class Manager:
     def find(self, name: str, manager: str) -> Unit | None:
         for unit in self.units.values():
             names = {unit.name, unit.name.removesuffix(".service")}
-            if unit.manager == manager and (name in names or (manager == "docker" and len(name) > 5 and unit.container_id.startswith(name))):
+            if unit.manager == manager and (
+                name in names or (manager == "docker" and len(name) > 5 and unit.container_id.startswith(name))
+            ):
                 return unit
         return None
 
     def show(self, unit: Unit) -> dict[str, Any]:
-        return {**self.table()[unit.name], "name": unit.name, "id": unit.container_id, "cgroup": "/" + unit.cgroup, "since": unit.since,
-                "exec": unit.spec["exec"], "image": unit.spec.get("image", ""), "stop_timeout_s": unit.spec.get("stop_timeout_s", 5)}
+        return {
+            **self.table()[unit.name],
+            "name": unit.name,
+            "id": unit.container_id,
+            "cgroup": "/" + unit.cgroup,
+            "since": unit.since,
+            "exec": unit.spec["exec"],
+            "image": unit.spec.get("image", ""),
+            "stop_timeout_s": unit.spec.get("stop_timeout_s", 5),
+        }
 
     def request(self, op: str, request: dict[str, Any]) -> dict[str, Any]:
         manager = request.get("manager", "systemd")
@@ -234,15 +269,21 @@ class Manager:
 
 
 def _become(unit: Unit) -> None:
-    """In the fresh child: a service's main process, or a container's shim over it, or a shell that starts it for ever."""
+    """In the fresh child: a service's main process, a container's shim over it, or a shell that starts it for ever."""
     os.setsid()
     log = os.open(f"/run/lab/logs/{unit.name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     null = os.open("/dev/null", os.O_RDONLY)
     for fd, to in ((null, 0), (log, 1), (log, 2)):
         os.dup2(fd, to)
-    env = {"PATH": "/run/lab/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/run/lab/root", "LANG": "C.UTF-8",
-           "PYTHONPATH": "/run/lab/src/tests/lab/guest/engine", "PYTHONDONTWRITEBYTECODE": "1",
-           "LAB_SPEC": f"/run/lab/spec/{unit.name}.json", **unit.spec.get("env", {})}
+    env = {
+        "PATH": "/run/lab/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "HOME": "/run/lab/root",
+        "LANG": "C.UTF-8",
+        "PYTHONPATH": "/run/lab/src/tests/lab/guest/engine",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "LAB_SPEC": f"/run/lab/spec/{unit.name}.json",
+        **unit.spec.get("env", {}),
+    }
     argv = [str(word) for word in unit.spec["exec"]]
     if unit.spec.get("system"):
         os.execve(argv[0], argv, env)
@@ -250,7 +291,9 @@ def _become(unit: Unit) -> None:
         _containerd_shim(unit, argv, env)
     if unit.manager == "shell":
         line = " ".join(argv)
-        os.execve("/bin/sh", ["/bin/sh", "-c", f"while true; do {line}; sleep {unit.spec.get('restart_s', 1)}; done"], env)
+        os.execve(
+            "/bin/sh", ["/bin/sh", "-c", f"while true; do {line}; sleep {unit.spec.get('restart_s', 1)}; done"], env
+        )
     os.execvpe(argv[0], argv, env)
 
 
@@ -262,7 +305,10 @@ def _containerd_shim(unit: Unit, argv: list[str], env: dict[str, str]) -> None:
         os.setsid()
         os.execvpe(argv[0], argv, env)
     Cgroups().join("system.slice/containerd.service")
-    set_title(f"/usr/bin/containerd-shim-runc-v2 -namespace moby -id {unit.container_id} -address /run/containerd/containerd.sock")
+    set_title(
+        f"/usr/bin/containerd-shim-runc-v2 -namespace moby -id {unit.container_id} "
+        "-address /run/containerd/containerd.sock"
+    )
     set_comm(b"containerd-shim")
     Path(f"/run/lab/docker/{unit.name}.pid").write_text(str(pid))
     _, status = os.waitpid(pid, 0)

@@ -1,4 +1,5 @@
 """One question to pid 1 of the lab's guest. Standard library, Python 3.6+."""
+
 import json
 import socket
 

@@ -1,4 +1,5 @@
-"""What a process of the lab's guest shows of itself: title, comm, kernel start time. Standard library only, no lab state."""
+"""What a process of the lab's guest shows of itself: title, comm, kernel start time. Standard library only."""
+
 from __future__ import annotations
 
 import ctypes
@@ -29,6 +30,19 @@ def set_title(title: str) -> None:
 def set_comm(raw: bytes) -> None:
     with open("/proc/self/comm", "wb") as handle:
         handle.write(raw[:15])
+
+
+def cover_status(path: str) -> None:
+    """From here on `path` (a status file in /proc) shows the sizes that the lab's keeper writes for this process.
+
+    Workers declare their memory, they don't take it: without this all of it would look like memory that nobody owns.
+    The kernel drops the mount with the process.
+    """
+    source = f"/run/lab/status/{os.getpid()}"
+    with open("/proc/self/status", encoding="utf-8") as real, open(source, "w", encoding="utf-8") as cover:
+        cover.write(real.read())
+    if _libc.mount(source.encode(), path.encode(), None, 4096, None):
+        raise OSError(ctypes.get_errno(), f"mount over {path}")
 
 
 def leader_exits() -> None:

@@ -1,8 +1,9 @@
-"""A pretend serving engine: real processes with an engine's shape (main, ranks, detokenizer), which only declare what they would hold.
+"""A pretend serving engine: real processes with an engine's shape, which only declare what they would hold.
 
-It reads its behaviour from the JSON file named by LAB_SPEC; the lab's keeper turns the declared rows into GPU memory and RAM.
-Standard library only: it runs under whatever `python` the guest has.
+It reads its behaviour from the JSON file named by LAB_SPEC; the lab's keeper turns the declared rows into GPU memory
+and RAM. Standard library only: it runs under whatever `python` the guest has.
 """
+
 from __future__ import annotations
 
 import json
@@ -14,7 +15,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from labproc import leader_exits, set_comm, set_title, start_time
+from labproc import cover_status, leader_exits, set_comm, set_title, start_time
 
 REG = "/run/lab/reg"
 UTIL = {"healthy": 37, "hung": 100, "loading": 2}  # a rank that waits in a collective spins
@@ -29,12 +30,14 @@ def note(event: str, **more: object) -> None:
     os.close(fd)
 
 
-def declare(kind: str, rank: int | None, **more: object) -> None:
+def declare(kind: str, rank: int | None, cover: bool = True, **more: object) -> None:
     row = {"pid": os.getpid(), "start": start_time("self"), "kind": kind, "group": SPEC["group"], "rank": rank, **more}
     path = f"{REG}/{os.getpid()}.json"
     with open(path + ".new", "w", encoding="utf-8") as handle:
         json.dump(row, handle)
     os.rename(path + ".new", path)
+    if cover:
+        cover_status(f"/proc/{os.getpid()}/status")
 
 
 def hold_devices(gpus: list[int]) -> None:
@@ -80,8 +83,16 @@ def rank_main(rank: int, fate: str) -> None:
     hold_devices([gpu])
     load_s = float(spec.get("load_s", 0))
     declare(
-        "rank", rank, gpus={str(gpu): spec.get("vram_mib", 80000)}, ram_gib=spec.get("ram_gib", 4), load_s=load_s,
-        shmem=spec.get("shmem", False), release_s=spec.get("release_s", 0),         leak_vram_mib=spec.get("leak_vram_mib", 0), leak_ram_gib=spec.get("leak_ram_gib", 0),
+        "rank",
+        rank,
+        cover=fate != "defunct-leader",
+        gpus={str(gpu): spec.get("vram_mib", 80000)},
+        ram_gib=spec.get("ram_gib", 4),
+        load_s=load_s,
+        shmem=spec.get("shmem", False),
+        release_s=spec.get("release_s", 0),
+        leak_vram_mib=spec.get("leak_vram_mib", 0),
+        leak_ram_gib=spec.get("leak_ram_gib", 0),
         util=spec.get("util", UTIL.get(SPEC.get("mode", ""), 0)),
     )
     if fate == "defunct-leader":
@@ -92,6 +103,7 @@ def rank_main(rank: int, fate: str) -> None:
 
 
 def _stuck_thread(load_s: float) -> None:
+    cover_status(f"/proc/{os.getpid()}/task/{threading.get_native_id()}/status")
     sleep_for_ever(load_s)
 
 
@@ -129,9 +141,12 @@ class Engine:
         running = SPEC.get("running_reqs", 0 if self.mode == "idle" else 12)
         labels = '{model_name="lab/model",tp_rank="0"}'
         rows = [
-            ("generation_tokens_total", "counter", self.tokens()), ("prompt_tokens_total", "counter", self.tokens() * 3),
-            ("num_running_reqs", "gauge", running), ("num_queue_reqs", "gauge", 4 if self.mode == "hung" else 0),
-            ("gen_throughput", "gauge", 800 if self.mode == "healthy" else 0), ("token_usage", "gauge", 0.41),
+            ("generation_tokens_total", "counter", self.tokens()),
+            ("prompt_tokens_total", "counter", self.tokens() * 3),
+            ("num_running_reqs", "gauge", running),
+            ("num_queue_reqs", "gauge", 4 if self.mode == "hung" else 0),
+            ("gen_throughput", "gauge", 800 if self.mode == "healthy" else 0),
+            ("token_usage", "gauge", 0.41),
         ]
         return "".join(f"# TYPE sglang:{n} {k}\nsglang:{n}{labels} {float(v)}\n" for n, k, v in rows)
 
@@ -140,7 +155,7 @@ class Handler(BaseHTTPRequestHandler):
     engine: Engine
     protocol_version = "HTTP/1.1"
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         path = self.path.split("?")[0]
         if path in ("/health", "/health_generate"):
             return self.health()
@@ -240,7 +255,7 @@ def main() -> None:
 
 
 def parent_waits() -> None:
-    """`reap`: a rank's death ends the server, as an engine with a child watchdog does; otherwise the dead stay defunct."""
+    """`reap`: a rank's death ends the server, as with a child watchdog; otherwise the dead stay defunct."""
     if not SPEC.get("reap"):
         sleep_for_ever()
     while True:
