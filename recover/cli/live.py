@@ -37,6 +37,7 @@ from recover.model.record import (
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.live import Live
     from rich.table import Table
     from rich.text import Text
 
@@ -50,8 +51,6 @@ class LiveView:
     """Redrawn four times a second from the history so far. `now` is the clock that the entries were stamped with."""
 
     def __init__(self, console: Console, playbook: Playbook, now: Callable[[], float] = time.time) -> None:
-        from rich.live import Live
-
         self._console, self._playbook, self._now = console, playbook, now
         self._history = History()
         self._began: float | None = None
@@ -60,10 +59,17 @@ class LiveView:
         self._stopping = ""
         self._seen: Saw | None = None  # the last look that reached the guest
         self._lock = threading.RLock()
-        self._live = Live(
-            get_renderable=self.render, console=console, refresh_per_second=4, transient=True, redirect_stderr=False
-        )
+        self._live = self._fresh()
         self.run = ""
+
+    def _fresh(self) -> Live:
+        """A live display that knows of nothing above it: one that is started again would erase what stands there."""
+        from rich.live import Live
+
+        return Live(
+            get_renderable=self.render, console=self._console, refresh_per_second=4, transient=True,
+            redirect_stderr=False, redirect_stdout=False,
+        )  # fmt: skip
 
     def __enter__(self) -> LiveView:
         self._live.start()
@@ -114,6 +120,7 @@ class LiveView:
         if asking:
             self._live.stop()
         else:
+            self._live = self._fresh()
             self._live.start()
 
     def told(self, who: str) -> None:
@@ -126,7 +133,9 @@ class LiveView:
         with self._lock:
             history, doing, since, seen = self._history, self._doing, self._doing_since, self._seen
         rows: list[RenderableType] = [self._head(history)]
-        rows.append(Text.assemble(("  now  ", "bold"), (clean(doing), "bold cyan"), f"  {span(self._now() - since)}"))
+        now = Text.assemble(("  now  ", "bold"), f"({span(self._now() - since)}) ", (clean(doing), "bold cyan"))
+        now.no_wrap, now.overflow = True, "ellipsis"
+        rows.append(now)
         stopping = history.interrupted.by if history.interrupted is not None else self._stopping
         if stopping:
             rows.append(

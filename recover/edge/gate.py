@@ -14,8 +14,9 @@ from types import FrameType
 from typing import Any, TextIO
 
 from recover.core.clean import clean
+from recover.core.report.lines import action_words
 from recover.core.report.words import about, span
-from recover.model.act import Blast
+from recover.model.act import Blast, Signal
 from recover.model.record import Try
 from recover.model.verdict import Diagnosis, Scope
 from recover.ports import Gate, GateAnswer
@@ -139,7 +140,9 @@ def details(attempt: Try, diagnosis: Diagnosis) -> list[str]:
     lines += [f"    not seen: {clean(gap)}" for gap in diagnosis.gaps]
     lines.append(f"  Acts, in order, at most {span(attempt.line.worst_case_s)} in all:")
     for act in attempt.line.acts:
-        lines.append(f"    {clean(repr(act.do), 300)}{'' if act.must else '  (may fail)'}")
+        lines.append(f"    {clean(action_words(act.do), 300)}{'' if act.must else '  (may fail)'}")
+        if isinstance(act.do, Signal):
+            lines.append(f"      pids {', '.join(str(member.pid) for member in act.do.members)}")
     return lines
 
 
