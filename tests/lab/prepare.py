@@ -14,6 +14,17 @@ from .guestproc import cgroup2_mount
 from .scenario import merged
 
 
+# What the documentation asks for: power and audit of the VMs, and to read what a safe start depends on.
+RECIPE = (
+    ("/vms", ["VM.Audit", "VM.PowerMgmt", "VM.GuestAgent.Audit", "Sys.Audit"], True),
+    ("/nodes", ["Sys.Audit"], True),
+    ("/storage", ["Datastore.Audit"], True),
+    ("/mapping/pci", ["Mapping.Audit"], True),
+    ("/", ["Sys.Audit"], False),
+)
+WHO = ("gpu-recover@pve", "gpu-recover@pve!oncall")  # with privilege separation a token holds what both were given
+
+
 def folder(path: Path, data: dict[str, Any], *, idle: bool) -> None:
     place = files.free_place()
     gpus = [gpu(index) for index in range(data["gpus"])]
@@ -63,6 +74,9 @@ def pve(path: Path, data: dict[str, Any], gpus: list[dict[str, Any]]) -> dict[st
     base = {
         "directory": str(path / "pve"),
         "nodes": [node],
+        "grants": [
+            {"who": who, "path": where, "privs": privs, "propagate": down} for who in WHO for where, privs, down in RECIPE
+        ],
         "hooks": {"command": [sys.executable, "-B", "-m", "tests.lab", "power", "--dir", str(path)]},
     }
     rest = {key: value for key, value in own.items() if key not in ("vm", "vms")}

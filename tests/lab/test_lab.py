@@ -324,7 +324,8 @@ def test_gpu_reset_needs_monitor_and_persistence_off_and_clears_only_its_gpu(up:
     assert lab.ssh(f"systemctl start nvidia-dcgm; nvidia-smi -pm 0 -i 2; {reset}").returncode == 255
     assert lab.ssh(f"systemctl stop nvidia-dcgm; {reset} && nvidia-smi -pm 1 -i 2").returncode == 0
     before = lab.state()
-    assert judge.problems({"lab": {"bystanders_untouched": True}}, before, before) == ["nvidia-dcgm.service is inactive"]
+    found = judge.problems({"lab": {"bystanders_untouched": True}}, before, before)
+    assert found == ["nvidia-dcgm.service is inactive"]
     assert lab.ssh("systemctl start nvidia-dcgm").returncode == 0
     assert used(lab) == [0, 0, 0, 0, 0, 81920, 0, 0]
     assert {gpu["persistence"] for gpu in lab.state()["gpus"]} == {1}

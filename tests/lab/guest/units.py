@@ -1,7 +1,8 @@
 """The service manager of the guest: the few states of systemd and docker that a recovery meets, over real cgroups.
 
 A unit goes inactive -> active -> stopping -> inactive | failed | auto-restart. Who owns it (`manager`)
-decides its cgroup and its shim: systemd, docker, shell (a bare `while true` loop in a login session), session (started by hand,
+decides its cgroup and its shim: systemd, docker,
+shell (a bare `while true` loop in a login session), session (started by hand,
 nobody's service).
 """
 
