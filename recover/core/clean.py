@@ -23,6 +23,12 @@ def clean(text: str, limit: int = 4000) -> str:
     return plain if len(plain) <= limit else plain[: limit - 1] + "…"
 
 
+def clean_text(text: str) -> str:
+    """Text of several lines for a file that a person will print: each line cleaned, blanks in it kept."""
+    lines = text.replace("\t", "    ").replace("\r", "").split("\n")
+    return "\n".join(_CONTROLS.sub(" ", _ESCAPES.sub("", line)) for line in lines)
+
+
 def clean_lines(text: str, limit: int = 4000) -> tuple[str, ...]:
     """The non-empty lines of a text, each cleaned."""
     lines = (clean(line, limit) for line in text.replace("\r", "\n").split("\n"))

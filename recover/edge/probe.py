@@ -13,12 +13,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from recover.core.clean import clean
-from recover.core.read.agent import read_guest
+from recover.core.clean import clean, clean_text
+from recover.core.read.agent import parse_lines, read_guest
 from recover.core.read.bare import SCRIPT, read_bare
 from recover.edge.shell.port import Shell
 from recover.model.contact import Broken, Failure, Ran
 from recover.model.guest import Guest, Mute
+from recover.model.process import ProcessId
 
 # Isolated mode and no `site`: nothing that is installed in the guest's Python is imported, and it starts faster.
 _LOADER = "import sys,zlib,base64;exec(zlib.decompress(base64.b64decode(sys.stdin.readline())).decode())"
@@ -44,6 +45,14 @@ class ProbeSettings:
     gpu_deadline_s: float | None = None
     pythons: tuple[str, ...] = _NAMES
     root: str = ""  # prefix for /proc/driver, /sys, /run in the guest: for tests
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Evidence from inside the guest: (file name, text), secrets redacted, and what is missing with its reason."""
+
+    files: tuple[tuple[str, str], ...]
+    missing: tuple[str, ...]
 
 
 def _pynvml() -> str:
@@ -125,6 +134,31 @@ class GuestProbe:
         if guest is not None:
             return guest
         return Mute(Failure.DIED, clean(f"{first}; nor did the shell: {_last(again)}", 500))
+
+    def evidence(
+        self,
+        members: Iterable[ProcessId] = (),
+        units: Iterable[str] = (),
+        containers: Iterable[str] = (),
+        nvml_hangs: bool = False,
+        deadline: float = 60.0,
+    ) -> Pieces:
+        """What an act may destroy: stacks, kernel log, owner's last words. Missing pieces are named, never raised."""
+        request = {
+            "do": "dump",
+            "members": [(m.boot_id, m.pid, m.start) for m in members],
+            "units": list(units),
+            "containers": list(containers),
+            "nvml_hangs": nvml_hangs,
+            "deadline": max(5.0, deadline - _SLACK_S),
+        }
+        said = ask(self._shell, request, deadline, self._settings.pythons)
+        report = parse_lines(said.stdout)
+        pieces = [(row.text("name", "?", 120), row.whole("text")) for row in report.all("piece")]
+        missing = [*report.gaps()]
+        if report.one("done") is None:
+            missing.append(f"the agent's answer broke off: {_last(said)}")
+        return Pieces(tuple((name, clean_text(text)) for name, text in pieces), tuple(missing))
 
 
 def _last(said: Ran | Broken) -> str:

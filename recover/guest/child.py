@@ -8,6 +8,7 @@ import json
 import os
 import select
 import signal
+import sys
 import time
 
 from recover.guest.wire import Limit
@@ -113,8 +114,10 @@ def _become(write_end: int, job: "Callable[[Callable[[Any], None]], None]") -> N
     """The child's whole life. Never returns."""
     code = 1
     try:
+        parent = os.getppid()
         detach((write_end,))
         _rename()
+        _die_with(parent)
 
         def say(value: "Any") -> None:
             view = memoryview((json.dumps(value, separators=(",", ":")) + "\n").encode("ascii"))
@@ -140,6 +143,15 @@ def _rename() -> None:
         os.close(fd)
     except OSError:
         pass
+
+
+def _die_with(parent: int) -> None:
+    """Whoever ends the agent ends its questions: PR_SET_PDEATHSIG, where ctypes is there anyway (for NVML it is)."""
+    ctypes = sys.modules.get("ctypes")
+    if ctypes is not None:
+        ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
 
 
 def collect(children: "list[Child]", limit: Limit, quiet: "Optional[float]" = None) -> "list[Child]":

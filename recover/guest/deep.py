@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Say = Callable[[Any], None]
 
-_QUIET = 2.0  # a child that tells of no further process for so long is stuck on one
+_QUIET = 4.0  # a child that tells of no further process for so long is stuck on one
 _AT_ONCE = 64
 _ARGS_CAP = 16384
 _PLAIN = ("/dev/shm/", "/dev/pts/", "/dev/mqueue", "/dev/hugepages", "/dev/null", "/dev/urandom")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 LOOK_S = 150.0
-_DEEP_S = 12.0
+_DEEP_S = 20.0
 
 
 def main(line: str) -> None:

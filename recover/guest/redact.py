@@ -6,7 +6,7 @@ _WORD = r"(?:api[-_]?key|apikey|token|passw(?:or)?d|passphrase|secret|bearer|cre
 _OPTION = re.compile(r"^-{1,2}[\w.-]*" + _WORD + r"$", re.I)
 _JOINED = re.compile(r"((?:^|[\s'\"{,;&?])-{0,2}[\w.-]*" + _WORD + r"['\"]?\s*[=:]\s*['\"]?)([^\s'\"&,;}]+)", re.I)
 _SPACED = re.compile(r"((?:^|\s)--?[\w.-]*" + _WORD + r"\s+)(?!-)(\S+)", re.I)
-_URL = re.compile(r"(\w+://[^/\s:@]*:)[^@\s/]+@")
+_URL = re.compile(r"(\b[a-zA-Z][\w+.-]{0,20}://[^/\s:@]{0,200}:)[^@\s/]{1,500}@")
 _KNOWN = re.compile(r"\b(hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16})")
 GONE = "***"
 

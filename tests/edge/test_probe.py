@@ -125,7 +125,8 @@ MemAvailable: 1048576 kB
 
 
 def test_the_read_only_view_in_detail():
-    guest = read_bare((BARE + "=== smi\nFailed to initialize NVML: Driver/library version mismatch\n=== smi-exit\n18\n=== end\n").encode(), "no Python")  # fmt: skip
+    failed = "Failed to initialize NVML: Driver/library version mismatch"
+    guest = read_bare(f"{BARE}=== smi\n{failed}\n=== smi-exit\n18\n=== end\n".encode(), "no Python")
     assert guest is not None and guest.complete
     assert isinstance(guest.processes, Known)
     one, dead, leader = guest.processes.value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shutil
@@ -77,11 +78,9 @@ def start() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
     yield begin
     for child in running:
-        if child.poll() is None or child.returncode is None:
-            try:
+        if child.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
         child.wait(30)
         if child.stdout:
             child.stdout.close()

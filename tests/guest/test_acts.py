@@ -13,16 +13,14 @@ from recover.edge.actuator.guest import GuestActuator
 from recover.edge.shell.local import LocalShell
 from recover.model.act import (
     AwaitGone,
-    ClearMarker,
-    PlaceMarker,
     ResetGpu,
     SetPersistence,
+    ShutdownVm,
     Signal,
     StartService,
     StopService,
     SyncDisks,
     VmRef,
-    ShutdownVm,
 )
 from recover.model.contact import Broken, Failure
 from recover.model.process import ProcessId
@@ -215,7 +213,8 @@ def test_a_reset_that_hangs_is_left_and_unclear(machine):
 SYSTEMCTL = """#!/bin/sh
 S="$(dirname "$0")/state"
 case "$1" in
-show) echo "Id=sglang.service"; echo "LoadState=loaded"; echo "ActiveState=$(cat $S)"; echo MainPID=17; echo NRestarts=3;;
+show) echo "Id=sglang.service"; echo "LoadState=loaded"; echo "ActiveState=$(cat $S)"
+  echo MainPID=17; echo NRestarts=3;;
 stop) [ -e "$S.stuck" ] || echo inactive >$S;;
 start) echo active >$S;;
 esac
@@ -224,7 +223,8 @@ DOCKER = """#!/bin/sh
 S="$(dirname "$0")/dstate"
 case "$1" in
 inspect) [ "$4" = box ] || { echo "[]"; echo "Error: no such container" >&2; exit 1; }
-  echo '[{"Id":"ab12","Name":"/box","State":{"Status":"'$(cat $S)'","Pid":9},"RestartCount":2,"HostConfig":{"RestartPolicy":{"Name":"always"}}}]';;
+  echo '[{"Id":"ab12","Name":"/box","State":{"Status":"'$(cat $S)'","Pid":9},"RestartCount":2,'
+  echo '"HostConfig":{"RestartPolicy":{"Name":"always"}}}]';;
 stop) echo exited >$S;;
 start) echo running >$S;;
 esac

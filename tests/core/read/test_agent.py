@@ -88,7 +88,8 @@ def test_anonymous_memory_is_summed_over_processes():
 
 
 def test_deep_rows_join_by_pid_and_start_time():
-    deep = {"k": "deep", "list": [{"pid": 7, "start": 107, "argv": ["a", "b"], "holds": ["nvidia0"], "listens": [[80, "x"]]},
+    mine = {"pid": 7, "start": 107, "argv": ["a", "b"], "holds": ["nvidia0"], "listens": [[80, "x"]]}
+    deep = {"k": "deep", "list": [mine,
                                   {"pid": 8, "start": 1, "argv": ["not", "mine"], "holds": ["nvidia1"]},
                                   {"pid": 9, "why": "timeout", "detail": "stuck"}]}  # fmt: skip
     guest = report(procs(row(7), row(8), row(9, state="D")), deep)
@@ -177,11 +178,8 @@ def test_marker():
     assert isinstance(report().marker, Unknown)
 
 
-KINDS = ["hello", "kernel", "ram", "procs", "deep", "deep-end", "driver", "driver-files", "gpu", "smi", "pci", "leftovers",
-         "services", "server", "marker", "gap", "end"]  # fmt: skip
-KEYS = ["list", "pid", "start", "state", "argv", "holds", "v", "e", "init", "count", "uuid", "memory", "compute", "bus",
-        "index", "text", "out", "lines", "value", "run", "hangs", "at", "live", "name", "kind", "inode", "failed", "why",
-        "uptime", "boot_id", "dmi_uuid", "mig", "remap", "nvml_bus", "listens", "mtime", "expires", "width"]  # fmt: skip
+KINDS = ["hello", "kernel", "ram", "procs", "deep", "deep-end", "driver", "driver-files", "gpu", "smi", "pci", "leftovers", "services", "server", "marker", "gap", "end"]
+KEYS = ["list", "pid", "start", "state", "argv", "holds", "v", "e", "init", "count", "uuid", "memory", "compute", "bus", "index", "text", "out", "lines", "value", "run", "hangs", "at", "live", "name", "kind", "inode", "failed", "why", "uptime", "boot_id", "dmi_uuid", "mig", "remap", "nvml_bus", "listens", "mtime", "expires", "width"]
 LEAF = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(["Z", "1", BOOT])
 JSON = st.recursive(
     LEAF,

@@ -57,8 +57,8 @@ def test_the_drivers_own_verdict():
         "NVRM: Xid (PCI:0000:9b:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
     )
     assert event == ActionEvent(7, "00000000:9b:00.0", RecoveryAction.NONE, RecoveryAction.GPU_RESET)
-    event = one("NVRM: Xid (PCI:0000:9b:00): 154, pid=3, name=x, GPU recovery action changed from 0x1 (GPU Reset Required) "
-                "to 0x77 (Something New)")  # fmt: skip
+    event = one("NVRM: Xid (PCI:0000:9b:00): 154, pid=3, name=x, GPU recovery action changed from 0x1 (GPU Reset "
+                "Required) to 0x77 (Something New)")  # fmt: skip
     assert isinstance(event, ActionEvent) and event.after is RecoveryAction.OTHER
 
 

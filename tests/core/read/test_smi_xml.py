@@ -31,13 +31,16 @@ MODERN = """
 <gpu_recovery_action>{action}</gpu_recovery_action>
 <pci><pci_gpu_link_info><link_widths><max_link_width>16x</max_link_width><current_link_width>8x</current_link_width>
 </link_widths></pci_gpu_link_info></pci>
-<fb_memory_usage><total>97887 MiB</total><reserved>636 MiB</reserved><used>{used}</used><free>0 MiB</free></fb_memory_usage>
+<fb_memory_usage><total>97887 MiB</total><reserved>636 MiB</reserved>
+<used>{used}</used><free>0 MiB</free></fb_memory_usage>
 <utilization><gpu_util>{util}</gpu_util></utilization>
 <ecc_errors><volatile><sram_uncorrectable_parity>1</sram_uncorrectable_parity><sram_uncorrectable_secded>0</sram_uncorrectable_secded>
 <dram_uncorrectable>2</dram_uncorrectable></volatile></ecc_errors>
 <remapped_rows><remapped_row_pending>Yes</remapped_row_pending><remapped_row_failure>No</remapped_row_failure></remapped_rows>
-<processes><process_info><pid>42</pid><type>C</type><process_name>[Not Found]</process_name><used_memory>100 MiB</used_memory></process_info>
-<process_info><pid>43</pid><type>G</type><process_name>x</process_name><used_memory>N/A</used_memory></process_info></processes>
+<processes><process_info><pid>42</pid><type>C</type>
+<process_name>[Not Found]</process_name><used_memory>100 MiB</used_memory></process_info>
+<process_info><pid>43</pid><type>G</type><process_name>x</process_name>
+<used_memory>N/A</used_memory></process_info></processes>
 """
 
 
@@ -73,7 +76,8 @@ def test_words_are_never_a_figure(words):
 
 @pytest.mark.parametrize(
     ("words", "condition"),
-    [("GPU is lost", Condition.LOST), ("GPU requires reset", Condition.RESET_REQUIRED), ("Unknown Error", Condition.FAILS),
+    [("GPU is lost", Condition.LOST), ("GPU requires reset", Condition.RESET_REQUIRED),
+     ("Unknown Error", Condition.FAILS),
      ("ERR!", Condition.FAILS), ("N/A", Condition.ANSWERS)],
 )  # fmt: skip
 def test_what_words_mean(words, condition):
