@@ -190,7 +190,8 @@ def _secret(table: Table) -> SecretSource | None:
 
 
 def _quoted(text: str) -> str:
-    return '"' + text.encode("ascii", "backslashreplace").decode().replace("\n", "\\n").replace("\x1b", "\\x1b") + '"'
+    """A key that is no plain name, as it may be shown."""
+    return '"' + "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[:80]) + '"'
 
 
 def _shown(key: str, value: Any) -> str:

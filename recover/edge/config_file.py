@@ -47,7 +47,7 @@ def load_config(given: str | None, environ: Mapping[str, str]) -> Config:
         raise ConfigProblem((f"{searched[0]}: no such file (named by {where})",), "name an existing file")
     raise ConfigProblem(
         ("no configuration found; looked for " + " and ".join(searched),),
-        "write one (docs/configuration.md has an example), or name it with --config FILE or $GPU_RECOVER_CONFIG",
+        "write one (the README has an example), or name it with --config FILE or $GPU_RECOVER_CONFIG",
     )
 
 

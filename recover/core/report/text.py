@@ -95,10 +95,12 @@ def _figures(entries: tuple[Entry, ...], history: History) -> list[str]:
         return []
     changed = bool(history.attempts)
     rows = gpus(before.vitals, verdict.vitals)
+    memory = ram(before.vitals, verdict.vitals)
     lines = columns(_gpu_rows(rows, changed), "") if rows else ["No GPU was seen."]
-    lines.append(_ram(ram(before.vitals, verdict.vitals), verdict.vitals, changed))
+    if memory["total_mib"] is not None:
+        lines.append(_ram(memory, verdict.vitals, changed))
     if not verdict.vitals.reached:
-        lines.append("The guest was not reached at the last look: its figures after are not known.")
+        lines.append("The guest was not reached at the last look: how it is there now is not known.")
     if last is not verdict and history.closed is not None and history.closed.service is not None:
         lines.append(f"Now, with the service started: {figures(last)}")
     return lines
