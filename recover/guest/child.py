@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 
-from recover.guest.wire import Limit
+from recover.guest.wire import Limit, read_or
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 NAME = b"gpu-recover-ask"  # comm of our children: how a later look knows an abandoned one as ours
 ABANDONED: "list[dict[str, Any]]" = []  # children that could not be killed: they are clients of what they hang on
 STARTED: "list[int]" = []
+_FAR = []  # type: list[str]
+_FAR_TYPES = ("nfs", "cifs", "smb", "lustre", "ceph", "fuse", "gpfs", "beegfs", "glusterfs", "afs", "autofs", "wekafs")
 
 PATHS = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/run/nvidia/driver/usr/bin"]
 
@@ -193,11 +195,24 @@ class Ended:
 
 
 def which(name: str) -> "Optional[str]":
+    """Never looks on a network file system: one that is gone would block us for ever."""
+    far = network_mounts()
     for folder in os.environ.get("PATH", "").split(":") + PATHS:
         path = os.path.join(folder, name)
-        if folder.startswith("/") and os.access(path, os.X_OK) and not os.path.isdir(path):
-            return path
+        if folder.startswith("/") and not any((folder + "/").startswith(mount + "/") for mount in far):
+            if os.access(path, os.X_OK) and not os.path.isdir(path):
+                return path
     return None
+
+
+def network_mounts() -> "list[str]":
+    if not _FAR:
+        _FAR.append("/net")
+        for line in read_or("/proc/mounts").splitlines():
+            field = line.split(" ")
+            if len(field) > 2 and field[1] != "/" and field[2].startswith(_FAR_TYPES):
+                _FAR.append(field[1].replace("\\040", " "))
+    return _FAR
 
 
 def run(argv: "list[str]", limit: Limit, what: str = "", cap: int = 4 << 20) -> Ended:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 QUERY_S, RPC_QUERY_S = 20.0, 90.0  # one GSP call times out after 6 s or 45 s in the driver
 _LIBRARY_MISSING = 12
+_ELSEWHERE = tuple(
+    "/run/nvidia/driver/usr/lib/%s/libnvidia-ml.so.1" % arch for arch in ("x86_64-linux-gnu", "aarch64-linux-gnu")
+) + ("/run/nvidia/driver/usr/lib64/libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1")
 
 
 def rpc_timeouts(lines: "list[list[Any]]", since_usec: int) -> bool:
@@ -29,11 +32,16 @@ def rpc_timeouts(lines: "list[list[Any]]", since_usec: int) -> bool:
 def look(request: "dict[str, Any]", pci: "list[Row]", rpc: bool, limit: Limit) -> None:
     """Driver first, then the GPUs."""
     seconds = float(request.get("gpu_deadline") or (RPC_QUERY_S if rpc else QUERY_S))
-    if not pci and not listdir(at("/proc/driver/nvidia/gpus")) and not _library() and not which("nvidia-smi"):
+    there = _library() or pci or listdir(at("/proc/driver/nvidia/gpus")) or which("nvidia-smi")
+    if not there:
         emit("driver", init={"e": _LIBRARY_MISSING, "t": "no NVIDIA device, library or tool"})
         return
-    import pynvml as nv  # compiled once here, before the children are forked; loads no library yet
-
+    try:
+        import pynvml as nv  # compiled once here, before the children are forked; asks no driver yet
+    except ImportError as error:  # a minimal Python without ctypes
+        emit("driver", init={"e": _LIBRARY_MISSING, "t": str(error)})
+        _smi(limit.within(seconds))
+        return
     first = Child("NVML: initialise", _init_job(nv))
     late = collect([first], limit.within(seconds))
     values = {key: value for said in first.values for key, value in said.items()}
@@ -50,13 +58,18 @@ def look(request: "dict[str, Any]", pci: "list[Row]", rpc: bool, limit: Limit) -
 
 
 def _library() -> bool:
-    import ctypes
-
+    """Whether the library can be loaded. A driver in a container's root is found by path; its name then is known."""
     try:
-        ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
+        import ctypes
+    except ImportError:
         return False
-    return True
+    for path in ("libnvidia-ml.so.1",) + _ELSEWHERE:
+        try:
+            ctypes.CDLL(path)
+            return True
+        except OSError:
+            continue
+    return False
 
 
 def _init_job(nv: "Any") -> "Callable[[Say], None]":

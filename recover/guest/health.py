@@ -40,7 +40,8 @@ def urls_of(request: "dict[str, Any]", found: "dict[int, dict[str, Any]]") -> "l
                 port = _serving(title, ports)
                 if port not in known:
                     known.add(port)
-                    urls.append("http://%s:%d/health" % (_reach(ports[port]), port))
+                    scheme = "https" if "--ssl-" in title else "http"
+                    urls.append("%s://%s:%d/health" % (scheme, _reach(ports[port]), port))
     return urls[:16]
 
 

@@ -30,10 +30,13 @@ def boot_id() -> str:
 
 
 def _syscall(number: int, *args: "Any") -> int:
-    import ctypes
-
+    try:
+        import ctypes
+    except ImportError:
+        raise OSError(errno.ENOSYS, "no ctypes in this Python") from None
     libc = ctypes.CDLL(None, use_errno=True)
-    result = libc.syscall(ctypes.c_long(number), *args)
+    words = [None if arg is None else ctypes.c_long(arg) for arg in args]
+    result = libc.syscall(ctypes.c_long(number), *words)
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
@@ -43,9 +46,7 @@ def _syscall(number: int, *args: "Any") -> int:
 def pidfd_open(pid: int) -> int:
     if hasattr(os, "pidfd_open"):
         return os.pidfd_open(pid)
-    import ctypes
-
-    fd = _syscall(_PIDFD_OPEN, ctypes.c_int(pid), ctypes.c_uint(0))
+    fd = _syscall(_PIDFD_OPEN, pid, 0)
     os.set_inheritable(fd, False)
     return fd
 
@@ -54,9 +55,7 @@ def pidfd_send(fd: int, number: int) -> None:
     if hasattr(signal, "pidfd_send_signal"):
         signal.pidfd_send_signal(fd, number)
         return
-    import ctypes
-
-    _syscall(_PIDFD_SEND, ctypes.c_int(fd), ctypes.c_int(number), None, ctypes.c_uint(0))
+    _syscall(_PIDFD_SEND, fd, int(number), None, 0)
 
 
 def signal_one(pid: int, start: int, number: int) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 import time
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 LOOK_S = 150.0
 _DEEP_S = 20.0
+_OVERTIME_S = 120
 
 
 def main(line: str) -> None:
@@ -25,6 +27,8 @@ def main(line: str) -> None:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         emit("done", ok=False, clear=True, changed=False, detail="no valid request: %s" % error)
         os._exit(2)
+    # A controller that vanished may leave us blocked in a write: SIGALRM's default action ends that.
+    signal.alarm(int(float(request.get("deadline") or LOOK_S)) + _OVERTIME_S)
     if what == "look":
         look(request)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 from recover.core.clean import clean
 from recover.core.read import agent_gpus, agent_processes, procfs
@@ -46,12 +47,6 @@ def read_guest(stdout: bytes) -> Guest | None:
     boot = hello.text("boot_id")
     found = agent_processes.processes(report, boot)
     gpus, driver, more = agent_gpus.gpus(report)
-    complete = report.one("end") is not None
-    gaps = [*report.gaps(), *more]
-    if not complete:
-        gaps.append("report: timeout: the agent's report broke off" + _last(report))
-    if report.garbage:
-        gaps.append(f"report: garbled: {report.garbage} lines were not the agent's")
     return Guest(
         identity=_identity(hello),
         mark=Mark(boot, hello.real("uptime")),
@@ -66,14 +61,22 @@ def read_guest(stdout: bytes) -> Guest | None:
         pci_gpus=agent_gpus.pci_gpus(report),
         marker=_marker(report),
         root=hello.flag("root"),
-        complete=complete,
-        gaps=tuple(dict.fromkeys(gaps)),
+        complete=report.one("end") is not None,
+        gaps=tuple(dict.fromkeys([*report.gaps(), *more, *_gaps(report, hello)])),
         raw=tuple(report.raw),
     )
 
 
-def _last(report: Report) -> str:
-    return f" after {report.last}" if report.last else ""
+def _gaps(report: Report, hello: Row) -> Iterator[str]:
+    end = report.one("end")
+    if end is None:
+        yield f"report: timeout: the agent's report broke off after {report.last}"
+    if not hello.flag("root"):
+        yield "root: denied: not root: other users' processes and the kernel log may be out of sight"
+    for left in end.rows("abandoned") if end is not None else ():
+        yield f"probe: timeout: child {left.number('pid')} hangs in {left.text('what')} and can't be ended"
+    if report.garbage:
+        yield f"report: garbled: {report.garbage} lines were not the agent's"
 
 
 def _identity(hello: Row) -> GuestIdentity:

@@ -72,6 +72,18 @@ def test_garbage_is_counted_and_harmless():
     assert guest.complete and any("5 lines" in gap for gap in guest.gaps)
 
 
+def test_what_could_not_be_ended_is_named():
+    left = {"k": "end", "abandoned": [{"pid": 77, "what": "NVML: GPU 3 0000:04:00.0"}]}
+    guest = report(left, end=False)
+    assert guest.complete and any("77" in gap and "GPU 3" in gap for gap in guest.gaps)
+
+
+def test_not_root_is_a_gap():
+    text = json.dumps({**HELLO, "root": False}) + "\n" + json.dumps(END)
+    guest = read_guest(text.encode())
+    assert guest is not None and not guest.root and any("not root" in gap for gap in guest.gaps)
+
+
 def test_a_gap_gives_its_reason_to_its_part():
     guest = report({"k": "gap", "what": "kernel-log", "why": "denied", "detail": "dmesg_restrict"})
     assert guest.kernel == Unknown(Why.DENIED, "dmesg_restrict")
@@ -178,8 +190,65 @@ def test_marker():
     assert isinstance(report().marker, Unknown)
 
 
-KINDS = ["hello", "kernel", "ram", "procs", "deep", "deep-end", "driver", "driver-files", "gpu", "smi", "pci", "leftovers", "services", "server", "marker", "gap", "end"]
-KEYS = ["list", "pid", "start", "state", "argv", "holds", "v", "e", "init", "count", "uuid", "memory", "compute", "bus", "index", "text", "out", "lines", "value", "run", "hangs", "at", "live", "name", "kind", "inode", "failed", "why", "uptime", "boot_id", "dmi_uuid", "mig", "remap", "nvml_bus", "listens", "mtime", "expires", "width"]
+KINDS = [
+    "hello",
+    "kernel",
+    "ram",
+    "procs",
+    "deep",
+    "deep-end",
+    "driver",
+    "driver-files",
+    "gpu",
+    "smi",
+    "pci",
+    "leftovers",
+    "services",
+    "server",
+    "marker",
+    "gap",
+    "end",
+]
+KEYS = [
+    "list",
+    "pid",
+    "start",
+    "state",
+    "argv",
+    "holds",
+    "v",
+    "e",
+    "init",
+    "count",
+    "uuid",
+    "memory",
+    "compute",
+    "bus",
+    "index",
+    "text",
+    "out",
+    "lines",
+    "value",
+    "run",
+    "hangs",
+    "at",
+    "live",
+    "name",
+    "kind",
+    "inode",
+    "failed",
+    "why",
+    "uptime",
+    "boot_id",
+    "dmi_uuid",
+    "mig",
+    "remap",
+    "nvml_bus",
+    "listens",
+    "mtime",
+    "expires",
+    "width",
+]
 LEAF = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.sampled_from(["Z", "1", BOOT])
 JSON = st.recursive(
     LEAF,
