@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from recover.edge.proxmox.client import Client
+from recover.edge.proxmox.errors import ApiError, Kind
 from recover.edge.proxmox.tasks import StillRunning, Tasks
 from recover.model.act import AwaitBoot, StartVm, StopVm, SyncDisks, VmRef
 from tests.edge.actuator.vm_bench import (
@@ -104,6 +105,11 @@ def test_another_guest_behind_the_number_is_left_alone(lab, action, vm, ref):
     outcome = server.act(replace(action, vm=ref))
     assert (outcome.ok, outcome.changed) == (False, False) and outcome.detail.startswith("identity: ")
     assert not server.sent()
+
+
+def test_what_is_only_pending_is_not_yet_the_guest(lab):
+    server = lab({**VM, "pending": {"smbios1": "uuid=11111111-0000-4000-8000-000000000174"}})
+    assert server.act(RESET).ok
 
 
 def test_without_a_uuid_the_name_tells(lab):
@@ -235,6 +241,13 @@ def test_a_task_without_an_end_is_named_and_left_alone(lab, action, vm):
     outcome = server.act(short.get(type(action), lambda: type(action)(REF, 60.0))())
     assert (outcome.ok, outcome.clear) == (False, False) and outcome.busy.startswith("UPID:pve1:")
     assert len(server.sent()) == 1 and all(r["method"] != "DELETE" for r in server.requests())
+
+
+def test_a_state_that_looks_right_is_not_settled_while_our_task_has_the_lock_file(lab):
+    server = lab()
+    server.inject("hang", vmid=174)
+    outcome = server.act(StopVm(REF), after_post(server, ("vm", {"vmid": 174, "set": {"status": "stopped"}})))
+    assert (outcome.ok, outcome.clear) == (False, False) and outcome.busy
 
 
 # stops that are none
@@ -372,6 +385,23 @@ def test_a_start_that_got_a_time_out_is_looked_at_and_sent_once_more_at_most(lab
     assert (server.vm["status"] == "running") is ok
     if not ok:
         assert (outcome.changed, outcome.clear) == (False, True) and "start-timeout" in outcome.detail
+
+
+def test_a_start_that_got_a_time_out_is_not_sent_again_unseen(lab):
+    server = lab(DOWN)
+    server.inject("kvm-timeout", action="start")
+
+    class Blind(Client):
+        """From the POST on, the guest can't be found."""
+
+        def get(self, where: str, **params: Any) -> Any:
+            if where == "/cluster/resources" and server.sent():
+                return ApiError(Kind.UNREACHABLE, None, "no route", True, where)
+            return super().get(where, **params)
+
+    outcome = server.act(START, Blind)
+    assert (outcome.ok, outcome.clear) == (False, False) and "start-timeout" in outcome.detail
+    assert server.sent() == ["start"]
 
 
 def test_a_start_with_a_failed_device_reset_is_told(lab):

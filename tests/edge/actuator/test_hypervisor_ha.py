@@ -63,9 +63,11 @@ def test_ha_whose_start_fails_is_not_waited_for_to_the_end(lab):
     assert not outcome.ok and outcome.seconds < 2000 and server.sent() == ["start"], outcome
 
 
-def test_ha_s_own_shutdown_is_waited_for_and_not_overruled(lab):
-    server = lab({**HA, "status": "running"})
-    upid = server.call("task", type="qmshutdown", vmid=174, user="root@pam", status="running")
+@pytest.mark.parametrize("ours", [False, True])
+def test_a_shutdown_under_ha_is_waited_for_and_not_overruled(lab, ours):
+    server = lab(HA)
+    user = server.token_id if ours else "root@pam"
+    upid = server.call("task", type="qmshutdown", vmid=174, user=user, status="running")
     outcome = server.act(StopVm(REF))
     assert (outcome.ok, outcome.clear, outcome.busy) == (False, False, upid) and not server.sent()
 
