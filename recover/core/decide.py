@@ -13,6 +13,7 @@ from recover.model.verdict import Finding, Scope, State
 
 DUTY_TRIES = 3
 DUTY_PAUSE_S = 10.0
+DRAIN = "drain"  # reached by a rung that empties a healthy machine, because its playbook says so
 HELD = "held"  # the guard that says that another run works on the target
 
 Rule = Callable[[Playbook, History, Saw, float], Decision | None]
@@ -76,7 +77,7 @@ def interrupted(playbook: Playbook, history: History, saw: Saw, now: float) -> D
 
 def healthy(playbook: Playbook, history: History, saw: Saw, now: float) -> Decision | None:
     """3. Recovered is healthy `confirm` times in a row, after at least one try."""
-    if saw.diagnosis.state is not State.HEALTHY:
+    if saw.diagnosis.state is not State.HEALTHY or _drains(playbook, history, saw):
         return None
     need = playbook.limits.confirm
     if history.streak < need:
@@ -158,7 +159,7 @@ def _lowest_process_rung(playbook: Playbook, history: History, saw: Saw, now: fl
 
 def unsure(playbook: Playbook, history: History, saw: Saw, now: float) -> Decision | None:
     """9. Unknown is never a reason to act: wait for patience, then say so; also when the guest is mute."""
-    if saw.diagnosis.curable:
+    if saw.diagnosis.curable or (saw.diagnosis.state is State.HEALTHY and _drains(playbook, history, saw)):
         return None
     since = history.unsure_since if history.unsure_since is not None else saw.at
     left = since + playbook.limits.patience_s - now
@@ -206,9 +207,18 @@ def _over(playbook: Playbook, history: History, saw: Saw, option: RungOption, lo
         return "" if history.used(option.index) else closed
     if isinstance(option.offer, Pass):
         return None
-    if not any(_reaches(option, f) for f in saw.diagnosis.curable):
+    if not _drains_by(option) and not any(_reaches(option, f) for f in saw.diagnosis.curable):
         return "cannot cure what was found"
     return None
+
+
+def _drains(playbook: Playbook, history: History, saw: Saw) -> bool:
+    """Whether a rung that is to empty the machine is still to be tried: a serving machine is not drained."""
+    return any(_drains_by(o) and _open(playbook, history, o) is None for o in saw.options)
+
+
+def _drains_by(option: RungOption) -> bool:
+    return isinstance(option.offer, Ready) and DRAIN in option.offer.reaches
 
 
 def _open(playbook: Playbook, history: History, option: RungOption) -> str | None:
