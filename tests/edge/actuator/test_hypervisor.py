@@ -158,7 +158,7 @@ def test_an_api_that_is_not_there_or_refuses_us_changes_nothing(lab):
     assert not server.sent()
 
 
-def test_a_container_and_a_guest_that_is_not_there(lab):
+def test_a_guest_that_is_not_there_or_not_shown(lab):
     outcome = lab().act(StopVm(VmRef("pve", 999, UUID)))
     assert (outcome.ok, outcome.changed) == (False, False) and "VM.Audit" in outcome.detail
 
