@@ -31,6 +31,7 @@ _PICK = (
     f"echo no-python >&2; exit {NO_PYTHON}"
 )
 _HEADER = "Copyright (c) 2011-"
+LOOK_S = 240.0  # the worst case: a driver that takes its whole RPC time-out twice
 _SLACK_S = 10.0  # what connecting and sending may take beyond the agent's own deadline
 
 
@@ -99,7 +100,7 @@ class GuestProbe:
         self,
         skip_gpus: Iterable[str] = (),
         health: bool = True,
-        deadline: float = 170.0,
+        deadline: float = LOOK_S,
         news_after_uptime_s: float = 0.0,
     ) -> Guest | Mute:
         """`skip_gpus`: UUIDs or bus ids that hung before. A report that broke off is a guest with gaps."""

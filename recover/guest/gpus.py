@@ -29,9 +29,21 @@ def rpc_timeouts(lines: "list[list[Any]]", since_usec: int) -> bool:
     return any(usec >= since_usec and re.search(r"Xid .*?\): (119|120),", line) for usec, line in lines)
 
 
+def _given(wanted: float, limit: Limit) -> "Optional[float]":
+    """Seconds for a stage; None if so few are left that a late answer would prove nothing."""
+    given = min(wanted, limit.left - 1.0)
+    if given < min(wanted, QUERY_S):
+        gap("gpus", "timeout", "no time was left to ask the driver")
+        return None
+    return given
+
+
 def look(request: "dict[str, Any]", pci: "list[Row]", rpc: bool, limit: Limit) -> None:
     """Driver first, then the GPUs."""
-    seconds = float(request.get("gpu_deadline") or (RPC_QUERY_S if rpc else QUERY_S))
+    wanted = float(request.get("gpu_deadline") or (RPC_QUERY_S if rpc else QUERY_S))
+    seconds = _given(wanted, limit)
+    if seconds is None:
+        return
     there = _library() or pci or listdir(at("/proc/driver/nvidia/gpus")) or which("nvidia-smi")
     if not there:
         emit("driver", init={"e": _LIBRARY_MISSING, "t": "no NVIDIA device, library or tool"})
@@ -51,10 +63,12 @@ def look(request: "dict[str, Any]", pci: "list[Row]", rpc: bool, limit: Limit) -
         return
     values.setdefault("init", {"e": -1, "t": str(values.get("crash", "the child ended early"))})
     emit("driver", **values)
-    if "v" in values["init"]:
-        _ask_all(nv, values, request, pci, limit.within(seconds), seconds)
-    else:
+    if "v" not in values["init"]:
         _smi(limit.within(seconds))
+        return
+    seconds = _given(wanted, limit)
+    if seconds is not None:
+        _ask_all(nv, values, request, pci, limit.within(seconds), seconds)
 
 
 def _library() -> bool:

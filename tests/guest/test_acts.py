@@ -186,6 +186,17 @@ def test_a_reset_frees_what_nothing_holds(machine):
 
 
 @pytest.mark.lab
+def test_a_reset_is_refused_while_somebody_holds_the_gpu(machine, start):
+    hold = "f=open('/dev/nvidia1')\n" + PLAIN
+    script = 'mount -t tmpfs none /dev && : >/dev/nvidia1 && : >/dev/null && exec "$0" -I -S -c "$1"'
+    child = start("", argv=["unshare", "-m", "sh", "-c", script, sys.executable, hold])
+    done = actuator.perform(reset(machine, 1))
+    assert not done.ok and not done.changed and "in use" in done.detail
+    assert any(line.startswith(f"{child.pid} ") and "nvidia1" in line for line in done.log)
+    assert machine.state.get(1, "resets") == 0
+
+
+@pytest.mark.lab
 def test_a_reset_with_persistence_on_is_in_use(machine):
     machine.state.set(1, leak_mib=80000, persistence=1)
     done = alone.perform(reset(machine, 1))

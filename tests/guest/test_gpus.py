@@ -118,6 +118,14 @@ def test_a_driver_that_refuses_is_data(machine, code, says):
     assert isinstance(guest.gpus, Unknown)
 
 
+def test_a_late_answer_proves_nothing_when_no_time_was_left(machine):
+    settings = ProbeSettings(gpu_deadline_s=60.0, root=str(machine.root))
+    guest = GuestProbe(LocalShell(), settings).look(deadline=25.0)
+    assert isinstance(guest, Guest) and guest.complete
+    assert isinstance(guest.gpus, Unknown) and isinstance(guest.driver, Unknown)
+    assert any("no time was left" in gap for gap in guest.gaps)
+
+
 def test_an_init_that_hangs_asks_no_gpu(machine):
     machine.state.hang_init(True)
     guest = look(machine)
