@@ -149,7 +149,8 @@ def _rank_watch(look: Look, group: Group, parts: tuple[Part, ...]) -> Watch | No
     """Fewer ranks than the flags ask for. None at all: it has not come so far, or it is a single process."""
     expected = expected_ranks(group)
     living = _living_ranks(group, parts)
-    if expected is None or living >= expected or living == 0:
+    complete = look.guest is not None and look.guest.complete
+    if expected is None or living >= expected or living == 0 or not complete:
         return None
     finding = dead_finding(group, _rank_words(group, parts))
     return watch(f"ranks:{group.key}", -living, 1, look.limits.ripens_s, finding)
