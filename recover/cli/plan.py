@@ -47,9 +47,7 @@ def plan(
     wired = opened.wire(found, ladder, flags)
     try:
         with working(f"looking at {found.name}", quiet=quiet):
-            made = plan_of(
-                wired.look, wired.playbook, wired.context, case.history if case is not None else None, found.name
-            )
+            made = plan_of(wired, case.history if case is not None else None)
     finally:
         wired.close()
     code = exit_code(made)

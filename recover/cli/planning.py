@@ -1,4 +1,8 @@
-"""What would be done if nothing changed: the very engine, without an actuator, over one look that stays as it is."""
+"""What would be done if nothing changed: the very engine, without an actuator, over a few looks and then a still world.
+
+One look cannot tell a busy server from a hung one, and waiting until a symptom is ripe would take minutes: so it looks
+while that still tells something new, and from then on only time goes on.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +16,40 @@ from recover.model.guest import Guest, Mark
 from recover.model.record import Entry, Opened, Try
 from recover.model.snapshot import Snapshot
 from recover.model.verdict import Diagnosis
-from recover.ports import GateAnswer
+from recover.ports import Clock, GateAnswer
 
 if TYPE_CHECKING:
     from recover.core.history import History
-    from recover.core.options import Context
-    from recover.model.ladder import Playbook
+    from recover.wiring import Wired
+
+REAL_LOOKS = 3
+PAUSE_S = 5.0
 
 
 class StillWorld:
-    """Clock, observer, gate, view and interrupts of a world that stands still: only its time goes on."""
+    """Clock, observer, gate, view and interrupts of a world that stands still after a few real looks."""
 
-    def __init__(self, seen: Snapshot) -> None:
-        self._seen, self._at = seen, seen.at
+    def __init__(self, look: Callable[[], Snapshot], clock: Clock) -> None:
+        self._look, self._clock = look, clock
+        self._left = REAL_LOOKS
+        self._seen: Snapshot | None = None
+        self._at = 0.0
 
     def now(self) -> float:
-        return self._at
+        return self._clock.now() if self._left else self._at
 
     def sleep(self, seconds: float) -> None:
-        self._at += seconds
+        if self._left:
+            self._clock.sleep(min(seconds, PAUSE_S))
+        else:
+            self._at += seconds
 
     def look(self) -> Snapshot:
+        if self._left or self._seen is None:
+            self._seen = self._look()
+            self._at = self._clock.now()
+            self._left -= 1
+            return self._seen
         past = self._at - self._seen.at
         guest = self._seen.guest
         if isinstance(guest, Guest):
@@ -55,20 +72,19 @@ class StillWorld:
         return ""
 
 
-def plan_of(
-    look: Callable[[], Snapshot], playbook: Playbook, context: Context, history: History | None, target: str
-) -> Planned:
-    """One look, and what a run would do about it now. `history`: of a run that would be gone on with."""
+def plan_of(wired: Wired, history: History | None) -> Planned:
+    """What a run would do about the target now. `history`: of a run that would be gone on with."""
     from recover.edge.evidence import NoEvidence
     from recover.edge.store.memory import MemoryJournal
     from recover.engine import Run, World
 
-    still = StillWorld(look())
+    playbook = replace(wired.playbook, limits=replace(wired.playbook.limits, confirm=1))
+    still = StillWorld(wired.look, wired.clock)
     journal = MemoryJournal()
     world = World(still, None, still, still, journal, NoEvidence(), still, still)
     opened = Opened(
-        at=still.now(), run="plan", target=target, playbook=playbook.name, playbook_digest=playbook.digest, who="",
-        host="", pid=0, deadline_s=playbook.limits.deadline_s or 0.0, resumed=history is not None,
+        at=still.now(), run="plan", target=wired.target.name, playbook=playbook.name, playbook_digest=playbook.digest,
+        who="", host="", pid=0, deadline_s=playbook.limits.deadline_s or 0.0, resumed=history is not None,
     )  # fmt: skip
-    Run(world, playbook, context, history).run(opened)
+    Run(world, playbook, wired.context, history).run(opened)
     return planned(journal.entries())

@@ -64,6 +64,8 @@ def run(targets: tuple[str, ...], playbook: str | None, as_json: bool, quiet: bo
     ladders = [playbook_of(opened, target, playbook) for target in found]
     for ladder in ladders:
         _steps_exist(ladder, flags)
+    if not flags.dry_run:
+        opened.state.ready()
     worst = 0
     for number, (target, ladder) in enumerate(zip(found, ladders, strict=True)):
         worst = _one(opened, target, ladder, flags, quiet, verbose)
