@@ -1,57 +1,24 @@
 """All processes of one server are one group, however they hang together; two servers on a guest are never one group.
 
-Parents bind first (also dead ones), then what lost its parent joins by process group, session or its own control group,
-but only a main that is older than itself and that has no such rank yet. Health is not judged here.
+Who belongs together is found in `kinship`; here a group gets its name, owner, launch and GPUs. Health comes later.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from recover.core import engines
-from recover.core.engines import OTHER, Engine
-from recover.core.owners import ancestors, own_cgroup, owner_of
+from recover.core.engines import OTHER
+from recover.core.kinship import GPU_NODE, Draft, Part, drafts_of
+from recover.core.owners import ancestors, owner_of
 from recover.core.redact import redact, redact_text
 from recover.model.gpu import Gpu
 from recover.model.guest import Guest
 from recover.model.process import Group, Health, Process, ProcessId, Rank
 from recover.model.reading import Known
 from recover.model.snapshot import Snapshot
-
-_GPU_NODE = re.compile(r"^nvidia(\d+)$")
-_DRIVER_WAIT = re.compile(r"nvidia|uvm_|^rm_|^os_acquire|^nv_", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A process in its group: which engine's, and its rank in it."""
-
-    process: Process
-    engine: Engine
-    rank: Rank
-    named: bool  # by its own name, not only by whom it belongs to
-
-
-@dataclass(slots=True)
-class _Draft:
-    root: Process
-    parts: dict[int, Part] = field(default_factory=dict)
-
-    @property
-    def engine(self) -> Engine:
-        found = [p.engine for p in self.parts.values() if p.engine is not OTHER]
-        return min(found, key=lambda e: e.name == "ray", default=OTHER)
-
-    @property
-    def main(self) -> Process | None:
-        mains = [p.process for p in self.parts.values() if p.rank is Rank.MAIN]
-        return min(mains, key=lambda p: p.id, default=None)
-
-    def titles(self) -> set[str]:
-        return {p.process.title for p in self.parts.values() if p.rank is Rank.WORKER and p.process.title}
 
 
 def uuid_of(gpu: Gpu) -> str:
@@ -69,6 +36,11 @@ def processes_of(snapshot: Snapshot) -> tuple[Process, ...]:
     return guest.processes.value if isinstance(guest, Guest) and isinstance(guest.processes, Known) else ()
 
 
+def in_container(snapshot: Snapshot) -> bool:
+    """In a container the driver names processes by their numbers on the host: here the number is somebody else's."""
+    return isinstance(snapshot.guest, Guest) and snapshot.guest.identity.container
+
+
 def form(snapshot: Snapshot) -> tuple[Group, ...]:
     """The groups of a look, each with health LIVE and no evidence yet; oldest first."""
     return tuple(group for group, _ in form_with_parts(snapshot))
@@ -77,13 +49,8 @@ def form(snapshot: Snapshot) -> tuple[Group, ...]:
 def form_with_parts(snapshot: Snapshot) -> tuple[tuple[Group, tuple[Part, ...]], ...]:
     processes = processes_of(snapshot)
     table = {p.pid: p for p in processes}
-    listed = _listed(gpus_of(snapshot), table)
-    drafts = _by_parents(processes, table, set(listed))
-    drafts = _orphans_join(drafts)
-    for draft in drafts:
-        _descendants_join(draft, drafts, processes)
-        _zombies_join(draft, drafts, processes)
-    drafts = [d for d in drafts if not all(p.process.plain_zombie for p in d.parts.values())]  # those hold nothing
+    listed = {} if in_container(snapshot) else _listed(gpus_of(snapshot), table)
+    drafts = drafts_of(processes, table, set(listed))
     made = [(_group(d, table, snapshot, listed), tuple(d.parts[k] for k in sorted(d.parts))) for d in drafts]
     return tuple(sorted(made, key=lambda pair: pair[0].members[0]))
 
@@ -97,145 +64,6 @@ def _listed(gpus: tuple[Gpu, ...], table: Mapping[int, Process]) -> dict[int, se
             if row.pid in table:
                 found.setdefault(row.pid, set()).add(uuid_of(gpu))
     return found
-
-
-def holds_gpu(process: Process) -> bool:
-    """Whether a GPU's own node is open or mapped, or the task waits inside the driver where nobody can look at it."""
-    if any(_GPU_NODE.match(name) for name in process.holds):
-        return True
-    waits = (process.wchan, *process.thread_wchans)
-    return not process.holds_known and process.state == "D" and any(_DRIVER_WAIT.search(w) for w in waits)
-
-
-def _by_parents(processes: Iterable[Process], table: Mapping[int, Process], listed: set[int]) -> list[_Draft]:
-    """One draft per outermost process; between it and a seed there are only its own processes, no shell or init."""
-    drafts: dict[int, _Draft] = {}
-    for process in processes:
-        if process.ours:
-            continue
-        named = _part_of(process, table)
-        if named is None and process.pid not in listed and not holds_gpu(process):
-            continue
-        root = _root(process, table)
-        draft = drafts.setdefault(root.pid, _Draft(root))
-        engine, rank = named if named is not None else (OTHER, Rank.NONE)
-        draft.parts[process.pid] = Part(process, engine, rank, named is not None)
-    for draft in drafts.values():
-        for part in list(draft.parts.values()):
-            for parent in _own_ancestors(part.process, table):
-                draft.parts.setdefault(parent.pid, Part(parent, OTHER, Rank.NONE, False))
-    return list(drafts.values())
-
-
-def _own_ancestors(process: Process, table: Mapping[int, Process]) -> list[Process]:
-    """The parents up to the first shell, init or supervisor, or the first real main of another server.
-
-    A main is where its server begins: what starts servers (a script, a notebook) may start several.
-    """
-    found: list[Process] = []
-    if _begins(process, table):
-        return found
-    for parent in ancestors(process, table):
-        if engines.is_reaper(parent) or parent.ours or engines.legitimate_holder(parent):
-            break
-        found.append(parent)
-        if _begins(parent, table):
-            break
-    return found
-
-
-def _begins(process: Process, table: Mapping[int, Process]) -> bool:
-    named = _part_of(process, table)
-    return named is not None and named[1] is Rank.MAIN
-
-
-def _part_of(process: Process, table: Mapping[int, Process]) -> tuple[Engine, Rank] | None:
-    """The part by its own name; a forked rank still shows its parent's command line until it sets its title."""
-    named = engines.classify(process)
-    parent = table.get(process.ppid)
-    if named is None or named[1] is not Rank.MAIN or parent is None or parent.title != process.title:
-        return named
-    return (named[0], Rank.NONE) if engines.classify(parent) == named else named
-
-
-def _root(process: Process, table: Mapping[int, Process]) -> Process:
-    return ([process, *_own_ancestors(process, table)])[-1]
-
-
-def _orphans_join(drafts: list[_Draft]) -> list[_Draft]:
-    """What has no main joins the one main that it can belong to, or its fellow orphans."""
-    with_main = [d for d in drafts if d.main is not None]
-    kept: list[_Draft] = list(with_main)
-    orphans: list[_Draft] = []
-    for draft in sorted((d for d in drafts if d.main is None), key=lambda d: d.root.id):
-        homes = [d for d in with_main if _home_of(draft, d)]
-        home = homes[0] if len(homes) == 1 else next((o for o in orphans if _fellows(draft, o)), None)
-        if home is None:
-            orphans.append(draft)
-        else:
-            home.parts.update(draft.parts)
-    return kept + orphans
-
-
-def _home_of(orphan: _Draft, home: _Draft) -> bool:
-    main = home.main
-    if main is None or orphan.engine is OTHER or orphan.engine is not home.engine or _protected(orphan.root):
-        return False
-    born_later = all(p.process.id.start >= main.id.start for p in orphan.parts.values() if p.named)
-    return born_later and not orphan.titles() & home.titles() and _together(orphan.root, main)
-
-
-def _fellows(orphan: _Draft, other: _Draft) -> bool:
-    if _protected(orphan.root) or _protected(other.root) or orphan.engine is not other.engine:
-        return False
-    if orphan.titles() & other.titles():
-        return False
-    if orphan.engine is OTHER:  # ranks of a job that is no server: torchrun gives them one process group or session
-        return orphan.root.pgid == other.root.pgid and orphan.root.sid == other.root.sid
-    return _together(orphan.root, other.root)
-
-
-def _together(one: Process, other: Process) -> bool:
-    if (one.pgid == other.pgid or one.sid == other.sid) and one.sid > 1:
-        return True
-    return one.cgroup == other.cgroup and own_cgroup(one.cgroup)
-
-
-def _protected(process: Process) -> str:
-    return engines.legitimate_holder(process)
-
-
-def _descendants_join(draft: _Draft, drafts: list[_Draft], processes: Iterable[Process]) -> None:
-    """Whatever a member started belongs to it, unless that begins another server or a session."""
-    taken = {pid for d in drafts for pid in d.parts}
-    children: dict[int, list[Process]] = {}
-    for process in processes:
-        children.setdefault(process.ppid, []).append(process)
-    queue = [p for p in draft.parts if not _protected(draft.root)]
-    while queue:
-        for child in children.get(queue.pop(), ()):
-            if child.pid in taken or child.ours or _session_like(child):
-                continue
-            rank = Rank.HELPER
-            draft.parts[child.pid] = Part(child, OTHER, rank, False)
-            taken.add(child.pid)
-            queue.append(child.pid)
-
-
-def _session_like(process: Process) -> bool:
-    return process.comm.startswith(("sshd", "tmux", "screen", "login"))
-
-
-def _zombies_join(draft: _Draft, drafts: list[_Draft], processes: Iterable[Process]) -> None:
-    """A dead main has lost its children, but its process group still names it."""
-    taken = {pid for d in drafts for pid in d.parts}
-    pgids = {p.process.pgid for p in draft.parts.values() if p.process.pgid > 1}
-    for process in processes:
-        if process.pid in taken or process.state not in "ZX" or process.ours or engines.is_reaper(process):
-            continue
-        if process.pgid in pgids and draft.engine is not OTHER:
-            main = process.pid == process.pgid and draft.main is None
-            draft.parts[process.pid] = Part(process, OTHER, Rank.MAIN if main else Rank.HELPER, False)
 
 
 def main_of(parts: tuple[Part, ...], table: Mapping[int, Process]) -> Process | None:
@@ -252,7 +80,7 @@ def main_of(parts: tuple[Part, ...], table: Mapping[int, Process]) -> Process | 
     return None
 
 
-def _group(draft: _Draft, table: Mapping[int, Process], snapshot: Snapshot, listed: Mapping[int, set[str]]) -> Group:
+def _group(draft: Draft, table: Mapping[int, Process], snapshot: Snapshot, listed: Mapping[int, set[str]]) -> Group:
     parts = tuple(draft.parts[k] for k in sorted(draft.parts))
     members = tuple(sorted(p.process.id for p in parts))
     main = main_of(parts, table)
@@ -282,7 +110,7 @@ def _gpus(parts: tuple[Part, ...], snapshot: Snapshot, listed: Mapping[int, set[
     """The driver's list outranks open nodes: CUDA opens the nodes of all GPUs that it may see."""
     pids = {p.process.pid for p in parts}
     told = frozenset(uuid for pid in pids & listed.keys() for uuid in listed[pid])
-    nodes = {int(m[1]) for p in parts for name in p.process.holds if (m := _GPU_NODE.match(name))}
+    nodes = {int(m[1]) for p in parts for name in p.process.holds if (m := GPU_NODE.match(name))}
     open_nodes = [g for g in gpus_of(snapshot) if isinstance(g.minor, Known) and g.minor.value in nodes]
     return told | {uuid_of(g) for g in open_nodes if not told or not isinstance(g.processes, Known)}
 

@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 
 from recover.core import engines
 from recover.core.engines import BY_NAME, OTHER
-from recover.core.groups import Part, main_of, with_health
+from recover.core.groups import main_of, with_health
+from recover.core.kinship import Part
 from recover.core.look import Look, Watch, age_s, gib, watch
 from recover.core.news import of_kind
 from recover.core.owners import container_of
@@ -98,7 +99,8 @@ def _dead(look: Look, group: Group, parts: tuple[Part, ...]) -> Judged | None:
     if main is not None and main.plain_zombie:
         return Judged(Health.DEAD, f"its main process {main.pid} is defunct")
     complete = look.guest is not None and look.guest.complete
-    if main is None and workers and engine.orphans_die and complete:
+    visible = all(w.ppid <= 1 or w.ppid in table for w in workers)  # a parent that is not shown lives all the same
+    if main is None and workers and engine.orphans_die and complete and visible:
         return Judged(Health.DEAD, f"{len(workers)} of its ranks run on without a main process")
     killed = _oom_rank(look, group, parts)
     if killed:
@@ -132,9 +134,10 @@ def _living_ranks(group: Group, parts: tuple[Part, ...]) -> int:
     """Living ranks, with children that may become one: they get their title only when they have loaded."""
     named = [p.process for p in parts if p.rank is Rank.WORKER and not p.process.plain_zombie]
     if group.engine == "vllm" and (expected_ranks(group) or 1) > 1:
-        named = [p for p in named if not p.title.startswith("VLLM::EngineCore")] or named
-    untitled = [p.process for p in parts if not p.named and p.rank is not Rank.MAIN and _may_be_rank(p.process)]
-    return len(named) + len(untitled)
+        # With several ranks the engine core holds no GPU; with Ray as its executor the ranks are Ray's processes.
+        named = [p for p in named if not p.title.startswith("VLLM::EngineCore")]
+    nameless = [p.process for p in parts if p.rank is not Rank.MAIN and (not p.named or p.rank is Rank.NONE)]
+    return len(named) + sum(1 for p in nameless if _may_be_rank(p))
 
 
 def _may_be_rank(process: Process) -> bool:
@@ -190,9 +193,13 @@ def _by_answer(look: Look, group: Group, parts: tuple[Part, ...]) -> Judged:
         return _by_counters(look, group, answer)
     if answer.outcome == "timeout" or (answer.outcome == "answered" and answer.status is None):
         return _silent(look, group, parts)
-    if answer.outcome != "answered" or (answer.status or 0) >= 500:
-        words = f"HTTP {answer.status}" if answer.outcome == "answered" else f"its port answers: {answer.outcome}"
-        return _loading(look, group, parts, words)
+    if answer.outcome == "refused":
+        mine = engines.number(group.launch, ("--port",)) == _port(answer)
+        return _loading(look, group, parts, "its port is closed") if mine else _unasked(look, group, parts)
+    if answer.outcome != "answered":
+        return Judged(Health.LIVE, f"its health question failed: {answer.detail or answer.outcome}")
+    if (answer.status or 0) >= 500:
+        return _loading(look, group, parts, f"HTTP {answer.status}")
     return _answered(group, answer)
 
 

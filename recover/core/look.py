@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from recover.core.groups import Part, gpus_of, processes_of, uuid_of
+from recover.core.groups import gpus_of, in_container, processes_of, uuid_of
+from recover.core.kinship import Part
 from recover.core.news import Fault, faults
 from recover.core.past import Past, ripe
 from recover.core.read.kernel_log import Event
@@ -130,7 +131,9 @@ class Look:
 
     def listed(self, gpu: Gpu) -> tuple[Process, ...]:
         """Living processes that the driver lists on a GPU."""
-        rows = {row.pid for row in gpu.processes.value} if isinstance(gpu.processes, Known) else set()
+        if in_container(self.snapshot) or not isinstance(gpu.processes, Known):
+            return ()
+        rows = {row.pid for row in gpu.processes.value}
         return tuple(p for p in self.processes if p.pid in rows)
 
     @property

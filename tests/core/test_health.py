@@ -113,6 +113,32 @@ def test_503_of_a_server_that_no_longer_works_ripens() -> None:
     assert signals(stuck(sick, 12)) == ["hung-group"]
 
 
+def test_a_health_question_that_fails_on_our_side_is_no_evidence() -> None:
+    """A wrong scheme, a wrong port or a proxy: the server may be well."""
+    odd = b.answer(None, outcome="error", tokens=None, running=None, detail="not HTTP")
+    assert signals(stuck(b.serving_snapshot(servers=(odd,)), 20)) == []
+    wrong_port = b.answer(None, outcome="refused", tokens=None, running=None, port=9999)
+    unseen = b.sglang_group(listens=frozenset(), holds_known=False)
+    assert signals(stuck(b.serving_snapshot(processes=unseen, servers=(wrong_port,)), 20)) == []
+
+
+def test_vllm_on_ray_has_its_ranks_elsewhere() -> None:
+    raylet = b.process(4000, "/opt/ray/raylet --node-ip x", comm="raylet")
+    workers = tuple(
+        b.process(4001 + i, "ray::RayWorkerWrapper.execute_method", ppid=4000, holds=b.holding(i)) for i in range(8)
+    )
+    launch = ("vllm", "serve", "m", "--tensor-parallel-size", "8", "--distributed-executor-backend", "ray")
+    main = b.process(5000, " ".join(launch), argv=Known(launch), listens=frozenset({b.PORT}))
+    core = b.process(5001, "VLLM::EngineCore", ppid=5000)
+    snapshot = b.serving_snapshot(processes=(raylet, *workers, main, core), gpus=b.gpus())
+    assert signals(stuck(snapshot)) == []
+
+
+def test_a_parent_that_is_not_shown_may_live() -> None:
+    orphans = tuple(replace(p, ppid=77_777) for p in b.sglang_group()[2:])
+    assert signals(stuck(b.serving_snapshot(processes=orphans))) == []
+
+
 def test_a_server_in_a_container_that_was_not_asked_is_only_live() -> None:
     processes = b.sglang_group(listens=frozenset(), cgroup="/system.slice/docker-0123456789abcdef.scope")
     snapshot = b.serving_snapshot(processes=processes, servers=())

@@ -250,10 +250,12 @@ def test_a_container_that_lost_its_devices() -> None:
 def test_a_lockup_inside_the_driver_skips_the_guest() -> None:
     head = "watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [UVM GPU1 BH:321]"
     trace = ("Modules linked in: nvidia_uvm(OE)", "RIP: 0010:uvm_va_block_evict+0x1/0x2 [nvidia_uvm]")
-    found = finding(once(b.healthy_snapshot(kernel=b.kernel(head, *trace))), "kernel-lockup")
+    hung = (b.gpu(0, condition=Condition.HANGS), *b.gpus()[1:])
+    found = finding(once(b.healthy_snapshot(gpus=hung, kernel=b.kernel(head, *trace))), "kernel-lockup")
     assert (found.cure, found.at_least) == (Scope.VM, Scope.VM)
     elsewhere = b.kernel(head.replace("UVM GPU1 BH", "kswapd0"), "RIP: 0010:shrink_node+0x1/0x2")
-    assert once(b.healthy_snapshot(kernel=elsewhere)).findings == ()
+    assert signals(once(b.healthy_snapshot(gpus=hung, kernel=elsewhere))) == ["nvml-hang"]
+    assert once(b.healthy_snapshot(kernel=b.kernel(head, *trace))).findings == ()  # a long pinning looks like this
 
 
 def missing(cards: tuple[Gpu, ...], **changes: object) -> list[str]:

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from recover.core.diagnose import assess
 from recover.core.past import Past
 from recover.model.gpu import GpuProcess
 from recover.model.guest import GuestIdentity
+from recover.model.ladder import Limits
 from recover.model.memory import Leftover, LeftoverKind, Ram
 from recover.model.process import Process
 from recover.model.reading import Known, Unknown, Why
@@ -101,6 +103,18 @@ def test_in_a_container_the_drivers_numbers_are_the_hosts() -> None:
     snapshot = replace(snapshot, guest=replace(snapshot.guest, identity=inside))  # type: ignore[type-var]
     diagnosis = stuck(snapshot)
     assert (diagnosis.findings, diagnosis.state) == ((), State.UNCERTAIN)
+
+
+def test_the_same_number_in_a_container_is_another_process() -> None:
+    innocent = b.process(4242, "python3 web.py")
+    cards = (b.gpu(0, used_mib=Known(10_151), processes=[4242]), *b.gpus()[1:])
+    snapshot = b.healthy_snapshot(gpus=cards, processes=(innocent,), ram=lost(100))
+    inside = GuestIdentity("ct", b.BOOT, container=True)
+    snapshot = replace(snapshot, guest=replace(snapshot.guest, identity=inside))  # type: ignore[type-var]
+    seen, diagnosis = assess(snapshot, Past(), Limits())
+    assert not any(innocent.id in g.members for g in seen.groups)
+    assert "ram-unowned" not in signals(stuck(snapshot))
+    assert diagnosis.state is State.UNCERTAIN
 
 
 def test_ghost_utilisation() -> None:

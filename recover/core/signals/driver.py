@@ -93,9 +93,15 @@ def lockups(look: Look) -> tuple[str, ...]:
 
 
 def kernel_lockup(look: Look) -> Signs:
-    """A CPU is locked up inside the driver: nothing from inside the guest helps (open-gpu-kernel-modules 1223)."""
+    """A CPU is locked up inside the driver, and something of it does not answer or does not die.
+
+    Nothing from inside the guest helps then (open-gpu-kernel-modules 1223). The line alone may be of a long pinning.
+    """
     found = lockups(look)
-    if found:
+    bad = {Condition.HANGS, Condition.NOT_ASKED, Condition.FAILS, Condition.LOST}
+    witness = any(g.condition in bad for g in look.gpus) or any(p.sigkill_pending for p in look.processes)
+    driver = look.driver
+    if found and (witness or (driver is not None and driver.condition is Condition.HANGS)):
         says = "the guest's kernel is locked up inside the NVIDIA driver"
         yield Finding("kernel-lockup", says, Scope.VM, None, found, at_least=Scope.VM)
 

@@ -64,7 +64,7 @@ def mute_guest(look: Look) -> Signs:
 
 
 def _booting(look: Look) -> Signs:
-    """A VM that was started a moment ago is on its way up: patience is not spent on that, its uptime is its progress."""
+    """A VM that was just started is on its way up: patience is not spent on that, its uptime is its progress."""
     seen = look.snapshot.hypervisor
     if isinstance(seen, Hypervisor) and seen.status == "running" and 0 < seen.uptime_s < BOOT_S:
         finding = Finding("guest-not-up", f"{_who(seen)} runs, and its guest does not come up", None, None)

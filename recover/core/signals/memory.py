@@ -7,7 +7,7 @@ unowned RAM above 16 GiB or 5 % is a symptom, since nobody knows what is normal 
 
 from __future__ import annotations
 
-from recover.core.groups import uuid_of
+from recover.core.groups import in_container, uuid_of
 from recover.core.look import Gap, Look, Signs, gib, on_gpu, watch
 from recover.core.ram import free_enough, ram_expected, unowned, unowned_limit
 from recover.model.gpu import Condition, Gpu
@@ -76,8 +76,8 @@ def _undecidable(look: Look, gpu: Gpu) -> str:
         return "the process table is not complete"
     if not isinstance(gpu.processes, Known):
         return "the driver's process list is not known"
-    if guest is not None and guest.identity.container and gpu.processes.value:
-        return "in a container the driver names processes by their numbers on the host"
+    if in_container(look.snapshot):
+        return "in a container the driver's process list is wrong or empty: look on the host"
     return ""
 
 
@@ -92,7 +92,7 @@ def ghost_utilisation(look: Look) -> Signs:
     for gpu in look.gpus:
         busy = isinstance(gpu.utilisation_pct, Known) and gpu.utilisation_pct.value >= 99
         empty = isinstance(gpu.used_mib, Known) and gpu.used_mib.value <= look.idle_mib(gpu)
-        nobody = isinstance(gpu.processes, Known) and not gpu.processes.value and look.processes_known
+        nobody = not _undecidable(look, gpu) and gpu.processes == Known(())
         if gpu.condition is Condition.ANSWERS and busy and empty and nobody and not _owned(look, gpu):
             finding = on_gpu("ghost-utilisation", gpu, "says 100 % busy, and nothing runs on it", Scope.GPU)
             yield watch(f"util:{uuid_of(gpu)}", 0, 1, look.limits.ripens_s, finding)
@@ -126,8 +126,8 @@ def unowned_ram(look: Look) -> Signs:
         if look.guest is not None:
             yield Gap("the guest's RAM is not known")
         return
-    if look.broken or not look.processes_known:
-        return
+    if look.broken or not look.processes_known or in_container(look.snapshot):
+        return  # a container's meminfo is lxcfs's view of its control group: it names no kernel pools
     size, limit = unowned(ram), unowned_limit(ram, look.baseline)
     if look.working:
         # What the driver pins for a living server looks the same. After a try for this very finding, "recovered" would
@@ -147,10 +147,12 @@ def ram_below_baseline(look: Look) -> Signs:
     if ram is None or expected is None or look.working or look.broken or not look.processes_known:
         return
     missing = expected - ram.available_mib - ram.process_anon_mib - _known_objects(look)
-    if free_enough(missing, ram) or unowned(ram) > unowned_limit(ram, look.baseline):
+    inside = in_container(look.snapshot)
+    if free_enough(missing, ram) or (not inside and unowned(ram) > unowned_limit(ram, look.baseline)):
         return
     says = f"{gib(ram.available_mib)} of RAM are available, {gib(expected)} were when the guest was idle"
-    finding = Finding("ram-below-baseline", says, Scope.GUEST, None, (f"{gib(missing)} of that are not explained",))
+    cure = Scope.PROCESS if inside else Scope.GUEST  # a container's restart empties its control group
+    finding = Finding("ram-below-baseline", says, cure, None, (f"{gib(missing)} of that are not explained",))
     yield watch("ram:available", missing, QUANTUM_MIB, look.limits.ripens_s, finding)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from recover.core.groups import holds_gpu
+from recover.core.kinship import holds_gpu
 from recover.core.look import Gap, Look, Signs, Watch, watch
 from recover.model.process import Process
 from recover.model.verdict import Finding, Scope

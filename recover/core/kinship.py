@@ -1,0 +1,197 @@
+"""Who belongs together: parents bind first, then what lost its parent joins one home at most.
+
+A home is a main of the same engine that is older than the orphan and has no such rank yet, in the same process group,
+session or control group of its own. What starts servers (a shell, a script, a notebook) may start several.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from recover.core import engines
+from recover.core.engines import OTHER, Engine
+from recover.core.owners import ancestors, own_cgroup
+from recover.model.process import Process, Rank
+
+GPU_NODE = re.compile(r"^nvidia(\d+)$")
+_DRIVER_WAIT = re.compile(r"nvidia|uvm_|^rm_|^os_acquire|^nv_", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A process in its group: which engine's, and its rank in it."""
+
+    process: Process
+    engine: Engine
+    rank: Rank
+    named: bool  # by its own name, not only by whom it belongs to
+
+
+@dataclass(slots=True)
+class Draft:
+    root: Process
+    parts: dict[int, Part] = field(default_factory=dict)
+
+    @property
+    def engine(self) -> Engine:
+        found = [p.engine for p in self.parts.values() if p.engine is not OTHER]
+        return min(found, key=lambda e: e.name == "ray", default=OTHER)
+
+    @property
+    def main(self) -> Process | None:
+        mains = [p.process for p in self.parts.values() if p.rank is Rank.MAIN]
+        return min(mains, key=lambda p: p.id, default=None)
+
+    def titles(self) -> set[str]:
+        return {p.process.title for p in self.parts.values() if p.rank is Rank.WORKER and p.process.title}
+
+
+def drafts_of(processes: Iterable[Process], table: Mapping[int, Process], listed: set[int]) -> list[Draft]:
+    """All that belongs together, as drafts of groups. What holds nothing (plain zombies alone) is none."""
+    processes = tuple(processes)
+    drafts = _orphans_join(_by_parents(processes, table, listed))
+    for draft in drafts:
+        _descendants_join(draft, drafts, processes)
+        _zombies_join(draft, drafts, processes)
+    return [d for d in drafts if not all(p.process.plain_zombie for p in d.parts.values())]
+
+
+def holds_gpu(process: Process) -> bool:
+    """Whether a GPU's own node is open or mapped, or the task waits inside the driver where nobody can look at it."""
+    if any(GPU_NODE.match(name) for name in process.holds):
+        return True
+    waits = (process.wchan, *process.thread_wchans)
+    return not process.holds_known and process.state == "D" and any(_DRIVER_WAIT.search(w) for w in waits)
+
+
+def _by_parents(processes: Iterable[Process], table: Mapping[int, Process], listed: set[int]) -> list[Draft]:
+    """One draft per outermost process; between it and a seed there are only its own processes, no shell or init."""
+    drafts: dict[int, Draft] = {}
+    for process in processes:
+        if process.ours:
+            continue
+        named = _part_of(process, table)
+        if named is None and process.pid not in listed and not holds_gpu(process):
+            continue
+        root = _root(process, table)
+        draft = drafts.setdefault(root.pid, Draft(root))
+        engine, rank = named if named is not None else (OTHER, Rank.NONE)
+        draft.parts[process.pid] = Part(process, engine, rank, named is not None)
+    for draft in drafts.values():
+        for part in list(draft.parts.values()):
+            for parent in _own_ancestors(part.process, table):
+                draft.parts.setdefault(parent.pid, Part(parent, OTHER, Rank.NONE, False))
+    return list(drafts.values())
+
+
+def _own_ancestors(process: Process, table: Mapping[int, Process]) -> list[Process]:
+    """The parents up to the first shell, init or supervisor, or the first real main of another server.
+
+    A main is where its server begins: what starts servers (a script, a notebook) may start several.
+    """
+    found: list[Process] = []
+    if _begins(process, table):
+        return found
+    for parent in ancestors(process, table):
+        if engines.is_reaper(parent) or parent.ours or engines.legitimate_holder(parent):
+            break
+        found.append(parent)
+        if _begins(parent, table):
+            break
+    return found
+
+
+def _begins(process: Process, table: Mapping[int, Process]) -> bool:
+    named = _part_of(process, table)
+    return named is not None and named[1] is Rank.MAIN
+
+
+def _part_of(process: Process, table: Mapping[int, Process]) -> tuple[Engine, Rank] | None:
+    """The part by its own name; a forked rank still shows its parent's command line until it sets its title."""
+    named = engines.classify(process)
+    parent = table.get(process.ppid)
+    if named is None or named[1] is not Rank.MAIN or parent is None or parent.title != process.title:
+        return named
+    return (named[0], Rank.NONE) if engines.classify(parent) == named else named
+
+
+def _root(process: Process, table: Mapping[int, Process]) -> Process:
+    return ([process, *_own_ancestors(process, table)])[-1]
+
+
+def _orphans_join(drafts: list[Draft]) -> list[Draft]:
+    """What has no main joins the one main that it can belong to, or its fellow orphans."""
+    with_main = [d for d in drafts if d.main is not None]
+    kept: list[Draft] = list(with_main)
+    orphans: list[Draft] = []
+    for draft in sorted((d for d in drafts if d.main is None), key=lambda d: d.root.id):
+        homes = [d for d in with_main if _home_of(draft, d)]
+        home = homes[0] if len(homes) == 1 else next((o for o in orphans if _fellows(draft, o)), None)
+        if home is None:
+            orphans.append(draft)
+        else:
+            home.parts.update(draft.parts)
+    return kept + orphans
+
+
+def _home_of(orphan: Draft, home: Draft) -> bool:
+    main = home.main
+    if main is None or orphan.engine is OTHER or orphan.engine is not home.engine or _protected(orphan.root):
+        return False
+    born_later = all(p.process.id.start >= main.id.start for p in orphan.parts.values() if p.named)
+    return born_later and not orphan.titles() & home.titles() and _together(orphan.root, main)
+
+
+def _fellows(orphan: Draft, other: Draft) -> bool:
+    if _protected(orphan.root) or _protected(other.root) or orphan.engine is not other.engine:
+        return False
+    if orphan.titles() & other.titles():
+        return False
+    if orphan.engine is OTHER:  # ranks of a job that is no server: torchrun gives them one process group or session
+        return orphan.root.pgid == other.root.pgid and orphan.root.sid == other.root.sid
+    return _together(orphan.root, other.root)
+
+
+def _together(one: Process, other: Process) -> bool:
+    if (one.pgid == other.pgid or one.sid == other.sid) and one.sid > 1:
+        return True
+    return one.cgroup == other.cgroup and own_cgroup(one.cgroup)
+
+
+def _protected(process: Process) -> str:
+    return engines.legitimate_holder(process)
+
+
+def _descendants_join(draft: Draft, drafts: list[Draft], processes: Iterable[Process]) -> None:
+    """Whatever a member started belongs to it, unless that begins another server or a session."""
+    taken = {pid for d in drafts for pid in d.parts}
+    children: dict[int, list[Process]] = {}
+    for process in processes:
+        children.setdefault(process.ppid, []).append(process)
+    queue = [p for p in draft.parts if not _protected(draft.root)]
+    while queue:
+        for child in children.get(queue.pop(), ()):
+            if child.pid in taken or child.ours or _session_like(child):
+                continue
+            rank = Rank.HELPER
+            draft.parts[child.pid] = Part(child, OTHER, rank, False)
+            taken.add(child.pid)
+            queue.append(child.pid)
+
+
+def _session_like(process: Process) -> bool:
+    return process.comm.startswith(("sshd", "tmux", "screen", "login"))
+
+
+def _zombies_join(draft: Draft, drafts: list[Draft], processes: Iterable[Process]) -> None:
+    """A dead main has lost its children, but its process group still names it."""
+    taken = {pid for d in drafts for pid in d.parts}
+    pgids = {p.process.pgid for p in draft.parts.values() if p.process.pgid > 1}
+    for process in processes:
+        if process.pid in taken or process.state not in "ZX" or process.ours or engines.is_reaper(process):
+            continue
+        if process.pgid in pgids and draft.engine is not OTHER:
+            main = process.pid == process.pgid and draft.main is None
+            draft.parts[process.pid] = Part(process, OTHER, Rank.MAIN if main else Rank.HELPER, False)
