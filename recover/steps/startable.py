@@ -35,7 +35,7 @@ def startable(hypervisor: Hypervisor, apply_pending: bool = False) -> Refuse | N
         refusal = check(hypervisor, config.value)
         if refusal is not None:
             return refusal
-    return None if apply_pending else _pending(hypervisor)
+    return _new_identity(hypervisor) if apply_pending else _pending(hypervisor)
 
 
 def open_question(guard: str, what: str, reading: Unknown, hypervisor: Hypervisor) -> Refuse:
@@ -107,6 +107,15 @@ def _backup(hypervisor: Hypervisor, _: VmConfig) -> Refuse | None:
     if hypervisor.backup_due.value:
         why = "a backup job that includes it begins within half an hour"
         return Refuse("backup-due", why, "wait for the backup, or disable the job for now")
+    return None
+
+
+def _new_identity(hypervisor: Hypervisor) -> Refuse | None:
+    """A stop applies what is pending: with another SMBIOS UUID the VM that we owe a start would not be known again."""
+    if isinstance(hypervisor.pending, Unknown):
+        return open_question("pending", "its pending changes", hypervisor.pending, hypervisor)
+    if any(change.key == "smbios1" for change in hypervisor.pending.value):
+        return Refuse("pending", "its SMBIOS UUID is to change at the stop", "apply or revert that by hand first")
     return None
 
 

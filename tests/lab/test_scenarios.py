@@ -71,7 +71,7 @@ def _figures(report: dict[str, Any], before: dict[str, Any], after: dict[str, An
     """The report's figures are the lab's: what a person reads at 3 a.m. must be true."""
     wrong = []
     truth = {g["uuid"]: g["used_mib"] for g in after["gpus"]}
-    if report.get("end") in ("recovered", "healthy") and report.get("service") is None:
+    if report.get("end") == "recovered" and report.get("service") is None:
         for gpu in report["gpus"]:
             said = gpu["used_mib_after"]
             if said is not None and gpu["uuid"] in truth and abs(said - truth[gpu["uuid"]]) > 64:

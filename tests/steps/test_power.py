@@ -149,6 +149,13 @@ def test_pending_changes_can_be_allowed():
     assert isinstance(plan("power-cycle-vm", look(hypervisor), STUCK, apply_pending=True), Line)
 
 
+def test_a_pending_change_of_identity_is_refused_even_when_pending_changes_are_allowed() -> None:
+    hypervisor = vm(pending=Known((Pending("smbios1", "uuid=a", "uuid=b"),)))
+    found = plan("power-cycle-vm", look(hypervisor), STUCK, apply_pending=True)
+    assert isinstance(found, Refuse)
+    assert found.guard == "pending"
+
+
 readings = {
     "quorate": st.sampled_from([Known(True), Known(False), DENIED]),
     "storages": st.sampled_from([Known((("a", True),)), Known((("a", False),)), DENIED]),
