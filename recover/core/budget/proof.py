@@ -1,0 +1,23 @@
+"""The installed source decides what a size means: its computations are tried, quoted by file and line, or doubted.
+
+Nothing is executed and nothing is guessed: where one step is not understood, the whole is "not proved".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from recover.core.budget import proof_sglang, proof_vllm
+from recover.core.budget.proof_result import Proof, Shown, proof_lines, semantics, why_not
+
+__all__ = ["Proof", "Shown", "proof_lines", "prove", "semantics", "why_not"]
+
+
+def prove(engine: str, version: str, sources: Mapping[str, str], missing: Sequence[str] = ()) -> tuple[Proof, ...]:
+    """One proof per sizing flag whose meaning the sources can tell: path within the package -> text. `missing` are
+    files that mention the size and could not be read. Engines without one give none."""
+    if engine == "sglang":
+        return (proof_sglang.prove(version, sources, missing),)
+    if engine == "vllm":
+        return proof_vllm.prove(version, sources, missing)
+    return ()

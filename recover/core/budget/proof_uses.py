@@ -1,0 +1,169 @@
+"""Every place that computes with a size is judged; one that isn't understood is a doubt, never skipped.
+
+Places that only test, log or raise don't count: they change nothing about what is allocated.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from recover.core.budget.model import GB, GIB, Unit
+from recover.core.budget.proof_ast import Flow, Quote, Unclear, World, arithmetic, changed
+from recover.core.budget.proof_trial import BASE, Leaf, Trial, mentions
+
+_UNITS = {1.0: Unit.BYTES, float(GB): Unit.GB, float(GIB): Unit.GIB, float(1 << 20): Unit.MIB}
+_RANKS = 8
+_TALK = re.compile(r"^(?:self\.)?(?:_?logger|log|logging|warnings|print|rank0_log)\b")
+_WRAPPERS = (ast.BinOp, ast.UnaryOp, ast.NamedExpr)
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One computation with the size. `unit` None: it stays in the flag's own unit. `ranks`: -1 divides by them."""
+
+    at: Quote
+    flow: Flow
+    node: ast.AST
+    unit: Unit | None = None
+    ranks: int = 0
+    doubt: str = ""
+
+    @property
+    def line(self) -> int:
+        return self.at.line
+
+
+def uses(world: World, size: re.Pattern[str], pick: int | None = None) -> tuple[Use, ...]:
+    """All of them, in the order of the files."""
+    return tuple(
+        judge(world, flow, node, size, pick) for flow in world.flows for node in _computations(world, flow, size)
+    )
+
+
+def _computations(world: World, flow: Flow, size: re.Pattern[str]) -> Iterator[ast.expr | ast.AugAssign]:
+    for node in flow.nodes:
+        if not isinstance(node, ast.BinOp | ast.AugAssign) or not arithmetic(node) or _joins(node):
+            continue
+        if any(_part_of_one(parent) for parent in _steps(world, node)) or _only_said(world, node):
+            continue
+        whole = changed(node) if isinstance(node, ast.AugAssign) else node
+        if mentions(whole, flow, node.lineno, size):
+            yield node
+
+
+def _joins(node: ast.BinOp | ast.AugAssign) -> bool:
+    """Lists and texts are joined with + as well."""
+    sides = (node.left, node.right) if isinstance(node, ast.BinOp) else (node.value,)
+    return any(
+        isinstance(s, ast.List | ast.Tuple | ast.ListComp | ast.JoinedStr)
+        or (isinstance(s, ast.Constant) and isinstance(s.value, str))
+        for s in sides
+    )
+
+
+def _steps(world: World, node: ast.AST) -> Iterator[ast.AST]:
+    """The expressions around it, out to the statement."""
+    for parent in world.above(node):
+        if isinstance(parent, ast.stmt) and not isinstance(parent, ast.AugAssign):
+            return
+        yield parent
+
+
+def _part_of_one(parent: ast.AST) -> bool:
+    return isinstance(parent, ast.BinOp | ast.AugAssign) and arithmetic(parent)
+
+
+def _only_said(world: World, node: ast.AST) -> bool:
+    for parent in world.above(node):
+        if isinstance(parent, ast.JoinedStr | ast.Raise | ast.Assert | ast.Compare):
+            return True
+        if isinstance(parent, ast.Call) and _TALK.match(ast.unparse(parent.func)):
+            return True
+        if isinstance(parent, ast.stmt):
+            return False
+    return False
+
+
+def judge(world: World, flow: Flow, node: ast.expr | ast.AugAssign, size: re.Pattern[str], pick: int | None) -> Use:
+    """Try the computation at several values."""
+    at = world.quote(flow, node)
+    whole: ast.expr = changed(node) if isinstance(node, ast.AugAssign) else node
+
+    def trial(leaf: Leaf | None = None, by: float = 1.0) -> tuple[float, dict[str, Leaf]]:
+        values = {**BASE, **({leaf: BASE[leaf] * by} if leaf is not None else {})}
+        tried = Trial(world, size, values, pick=pick)
+        return tried.of(whole, flow, node.lineno), tried.met
+
+    def trial_other(name: str) -> float:
+        return Trial(world, size, other={name: 3.0}, pick=pick).of(whole, flow, node.lineno)
+
+    try:
+        base, met = trial()
+        grown = trial(Leaf.SIZE, 2)[0]
+        ranked = trial(Leaf.RANKS, _RANKS)[0]
+        weighed = trial(Leaf.BYTES, 2)[0]
+        others = [name for name in _others(met) if not _near(trial_other(name), base)]
+    except Unclear as error:
+        return Use(at, flow, node, doubt=f"{at} computes with the size in a way that is not understood ({error})")
+    if base <= 0 or not _near(grown / base, 2):
+        return Use(at, flow, node, doubt=f"{at} does not grow with the size")
+    if others:
+        return Use(at, flow, node, doubt=f"{at} depends on {', '.join(others[:3])}")
+    unit, doubt = _unit(base, weighed, at)
+    return Use(at, flow, node, unit, _direction(ranked / base), doubt)
+
+
+def _others(met: dict[str, Leaf]) -> list[str]:
+    return sorted(name for name, kind in met.items() if kind is Leaf.OTHER)
+
+
+def _unit(base: float, weighed: float, at: Quote) -> tuple[Unit | None, str]:
+    """Tokens come out where bytes per token divide: then the factor before them is the unit."""
+    factor = base / BASE[Leaf.SIZE]
+    if _near(weighed * 2, base):
+        factor *= BASE[Leaf.BYTES]
+    elif not _near(weighed, base):
+        return None, f"{at} weighs bytes in a way that is not understood"
+    elif 0 < factor <= 1.001:
+        return None, ""  # passed on, or one pool's share of it
+    unit = next((unit for value, unit in _UNITS.items() if _near(factor, value)), None)
+    return unit, "" if unit is not None else f"{at} multiplies the size by {factor:g}, which is no unit"
+
+
+def _direction(ratio: float) -> int:
+    return 0 if _near(ratio, 1) else -1 if ratio < 1 else 1
+
+
+def _near(value: float, other: float) -> bool:
+    return abs(value - other) <= 1e-4 * max(abs(value), abs(other))
+
+
+def strange_settings(world: World, name: str) -> tuple[str, ...]:
+    """Places that give the flag's attribute a value that does not come from itself."""
+    found = []
+    pattern = re.compile(rf"(?:^|\.){name}$")
+    for flow in world.flows:
+        for node in flow.nodes:
+            value = _set_value(node, name, pattern)
+            if value is not None and not _harmless(value, flow, pattern):
+                found.append(f"{world.quote(flow, node)} sets {name} from elsewhere")
+    return tuple(found)
+
+
+def _set_value(node: ast.AST, name: str, pattern: re.Pattern[str]) -> ast.expr | None:
+    if isinstance(node, ast.keyword) and node.arg == name:
+        return node.value
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            if isinstance(target, ast.Attribute) and pattern.search(ast.unparse(target)):
+                return node.value
+            if isinstance(target, ast.Subscript) and ast.unparse(target.slice) == repr(name):
+                return node.value
+    return None
+
+
+def _harmless(value: ast.expr, flow: Flow, pattern: re.Pattern[str]) -> bool:
+    return isinstance(value, ast.Constant) or mentions(value, flow, value.lineno, pattern)
