@@ -1,10 +1,10 @@
 """Evidence, before anything is ended: each piece has its own deadline, all of it 60 s, and what is missing is said."""
 
-from recover.guest import procs, system
+from recover.guest import child, gpus, procs, system
 from recover.guest.child import run, which
 from recover.guest.kill import members_of, stack_of
 from recover.guest.redact import redact_text
-from recover.guest.wire import Limit, emit, gap, read_or
+from recover.guest.wire import Limit, emit, gap, guarded, read_or
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,8 +16,12 @@ _CAP = 2 << 20
 
 def dump(request: "dict[str, Any]") -> "dict[str, Any]":
     limit = Limit(float(request.get("deadline", TOTAL_S)))
-    pieces = [(name, argv, seconds) for name, argv, seconds in _commands(request) if which(argv[0])]
-    system.kernel_log()
+    lines = guarded("kernel-log", system.kernel_log) or []
+    _piece("kernel-events.txt", "\n".join("[%12.6f] %s" % (usec / 1e6, text) for usec, text in lines))
+    hangs = bool(request.get("nvml_hangs")) or gpus.patience(lines) > gpus.QUERY_S or _left_before()
+    if hangs:
+        gap("nvidia-smi", "timeout", "not asked: the driver hangs, and a tool that hangs is one more client of the GPU")
+    pieces = [(name, argv, seconds) for name, argv, seconds in _commands(request, hangs) if which(argv[0])]
     _piece("meminfo.txt", read_or("/proc/meminfo"))
     _piece("slabinfo.txt", read_or("/proc/slabinfo"))
     _piece("modules.txt", read_or("/proc/modules"))
@@ -29,8 +33,12 @@ def dump(request: "dict[str, Any]") -> "dict[str, Any]":
             missing.append(name)
             gap(name, "timeout", "no time was left for it")
             continue
+        if hangs and argv[0] == "nvidia-smi":
+            missing.append(name)
+            continue
         ended = run(argv, limit.within(seconds), " ".join(argv), _CAP)
         if ended.code is None:
+            hangs = hangs or argv[0] == "nvidia-smi"
             missing.append(name)
             gap(name, "timeout", "did not end in %g s" % seconds)
         _piece(name, ended.out or ended.err)
@@ -38,12 +46,19 @@ def dump(request: "dict[str, Any]") -> "dict[str, Any]":
     return {"ok": True, "changed": False, "detail": detail}
 
 
+def _left_before() -> bool:
+    """Whether a question of an earlier look still hangs in the driver."""
+    name = child.NAME.decode("ascii")
+    found = (procs.stat("/proc/%d" % pid) for pid in procs.pids())
+    return any(row is not None and row["comm"] == name and row["state"] == "D" for row in found)
+
+
 def _piece(name: str, text: str) -> None:
     if text:
         emit("piece", name=name, text=redact_text(text[-_CAP:]))
 
 
-def _commands(request: "dict[str, Any]") -> "list[tuple[str, list[str], float]]":
+def _commands(request: "dict[str, Any]", hangs: bool) -> "list[tuple[str, list[str], float]]":
     found = [
         ("ps.txt", ["ps", "-eLo", "pid,tid,ppid,pgid,sid,user,stat,wchan:32,rss,etimes,time,comm,args", "-ww"], 5.0),
         ("kernel.txt", ["dmesg", "-T"], 5.0),
@@ -62,7 +77,7 @@ def _commands(request: "dict[str, Any]") -> "list[tuple[str, list[str], float]]"
     for pid, start in members[:16]:
         if procs.start_of(pid) == start:
             found.append(("py-spy-%d.txt" % pid, ["py-spy", "dump", "--nonblocking", "--pid", str(pid)], 5.0))
-    if not request.get("nvml_hangs"):  # a tool that hangs is one more client of the GPU
+    if not hangs:
         found.append(("nvidia-smi-q.txt", ["nvidia-smi", "-q"], 25.0))
         found.append(("nvidia-smi.txt", ["nvidia-smi"], 15.0))
     return found

@@ -17,16 +17,26 @@ if TYPE_CHECKING:
     Say = Callable[[Any], None]
     Row = dict[str, Any]
 
-QUERY_S, RPC_QUERY_S = 20.0, 90.0  # one GSP call times out after 6 s or 45 s in the driver
+QUERY_S, RPC_QUERY_S = 20.0, 90.0  # one GSP call times out after 6 s or 45 s in the driver: the log says which
 _LIBRARY_MISSING = 12
 _ELSEWHERE = tuple(
     "/run/nvidia/driver/usr/lib/%s/libnvidia-ml.so.1" % arch for arch in ("x86_64-linux-gnu", "aarch64-linux-gnu")
 ) + ("/run/nvidia/driver/usr/lib64/libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1")
 
 
-def rpc_timeouts(lines: "list[list[Any]]", since_usec: int) -> bool:
-    """Whether Xid 119 or 120 is news: then each call may take a whole RPC time-out."""
-    return any(usec >= since_usec and re.search(r"Xid .*?\): (119|120),", line) for usec, line in lines)
+def patience(lines: "list[list[Any]]", since_usec: int = 0) -> float:
+    """Seconds for one GPU. While Xid 119 or 120 is news, a call may take a whole RPC time-out before it fails.
+
+    Not news is what is older than `since_usec` or than the loading of the driver that runs now.
+    """
+    wait = QUERY_S
+    for usec, line in lines:
+        if "NVRM: loading NVIDIA UNIX" in line:
+            wait = QUERY_S
+        elif usec >= since_usec and re.search(r"NVRM: Xid [^)]*\): (119|120),", line):
+            told = re.search(r"Timeout after (\d{1,4})s of waiting", line)
+            wait = max(wait, 2.0 * float(told.group(1)) if told else RPC_QUERY_S)
+    return min(wait, RPC_QUERY_S)
 
 
 def _given(wanted: float, limit: Limit) -> "Optional[float]":
@@ -38,11 +48,11 @@ def _given(wanted: float, limit: Limit) -> "Optional[float]":
     return given
 
 
-def look(request: "dict[str, Any]", pci: "list[Row]", rpc: bool, limit: Limit) -> None:
+def look(request: "dict[str, Any]", pci: "list[Row]", seconds: float, limit: Limit) -> None:
     """Driver first, then the GPUs."""
-    wanted = float(request.get("gpu_deadline") or (RPC_QUERY_S if rpc else QUERY_S))
-    seconds = _given(wanted, limit)
-    if seconds is None:
+    wanted = float(request.get("gpu_deadline") or seconds)
+    given = _given(wanted, limit)
+    if given is None:
         return
     there = _library() or pci or listdir(at("/proc/driver/nvidia/gpus")) or which("nvidia-smi")
     if not there:
@@ -52,23 +62,23 @@ def look(request: "dict[str, Any]", pci: "list[Row]", rpc: bool, limit: Limit) -
         import pynvml as nv  # compiled once here, before the children are forked; asks no driver yet
     except ImportError as error:  # a minimal Python without ctypes
         emit("driver", init={"e": _LIBRARY_MISSING, "t": str(error)})
-        _smi(limit.within(seconds))
+        _smi(limit.within(given))
         return
     first = Child("NVML: initialise", _init_job(nv))
-    late = collect([first], limit.within(seconds))
+    late = collect([first], limit.within(given))
     values = {key: value for said in first.values for key, value in said.items()}
     if late:
-        emit("driver", hangs=True, at="nvmlInit", seconds=seconds, pid=first.pid, **values)
-        gap("gpus", "timeout", "nvmlInit did not come back in %g s" % seconds)
+        emit("driver", hangs=True, at="nvmlInit", seconds=given, pid=first.pid, **values)
+        gap("gpus", "timeout", "nvmlInit did not come back in %g s" % given)
         return
     values.setdefault("init", {"e": -1, "t": str(values.get("crash", "the child ended early"))})
     emit("driver", **values)
     if "v" not in values["init"]:
-        _smi(limit.within(seconds))
+        _smi(limit.within(given))
         return
-    seconds = _given(wanted, limit)
-    if seconds is not None:
-        _ask_all(nv, values, request, pci, limit.within(seconds), seconds)
+    given = _given(wanted, limit)
+    if given is not None:
+        _ask_all(nv, values, request, pci, limit.within(given), given)
 
 
 def _library() -> bool:

@@ -56,8 +56,8 @@ def look(request: "dict[str, Any]") -> None:
     guarded("services", services.look, request.get("services") or (), sorted(cgroups), limit)
     timeout = float(request.get("health_timeout") or health.TIMEOUT_S)
     asked = guarded("servers", health.start, health.urls_of(request, found), timeout) or []
-    rpc = gpus.rpc_timeouts(lines, int(float(request.get("news_after") or 0.0) * 1e6))
-    guarded("gpus", gpus.look, request, pci, rpc, limit)
+    seconds = gpus.patience(lines, int(float(request.get("news_after") or 0.0) * 1e6))
+    guarded("gpus", gpus.look, request, pci, seconds, limit)
     guarded("servers", health.finish, asked, limit.within(timeout + 2.0))
 
 

@@ -100,9 +100,12 @@ def test_no_descriptor_of_ours_is_inherited(tmp_path):
 
 def test_xid_119_gives_the_driver_more_time():
     line = "NVRM: Xid (PCI:0000:9b:00): 119, pid=1, name=x, Timeout after 45s of waiting for RPC"
-    assert gpus.rpc_timeouts([[5, line]], 0)
-    assert not gpus.rpc_timeouts([[5, line]], 6)
-    assert not gpus.rpc_timeouts([[5, line.replace("119", "79")]], 0)
+    older = line.replace("Timeout after 45s of waiting for RPC", "Timeout waiting for RPC from GSP!")
+    loaded = [6, "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  570.148.08"]
+    assert gpus.patience([[5, line]]) == gpus.patience([[5, older]]) == 90.0
+    assert gpus.patience([[5, line.replace("45s", "6s")]]) == 20.0
+    assert gpus.patience([[5, line]], 6) == gpus.patience([[5, line], loaded]) == 20.0
+    assert gpus.patience([[5, line.replace("119", "79")]]) == gpus.patience([]) == 20.0
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from recover.core.clean import clean
 from recover.core.read.report import Report
@@ -24,8 +24,19 @@ def processes(report: Report, boot: str) -> Reading[tuple[Process, ...]]:
         return Unknown(Why.TIMEOUT, "the list of processes broke off")
     deep = {(row.number("pid"), row.number("start")): row for row in report.table("deep") if "start" in row}
     failed = {row.number("pid"): row for row in report.table("deep") if "start" not in row}
-    rows = (_process(row, boot, deep, failed) for row in report.table("procs"))
+    gone = {pid for pid, row in failed.items() if row.text("why") == "absent"}
+    again = {pid for pid, _ in deep}
+    rows = (
+        _process(row, boot, deep, failed)
+        for row in report.table("procs")
+        if not _ended((row.number("pid"), row.number("start")), deep.keys(), gone, again)
+    )
     return Known(tuple(sorted((p for p in rows if p is not None), key=lambda p: p.id)))
+
+
+def _ended(who: tuple[int, int], seen: Container[tuple[int, int]], gone: set[int], again: set[int]) -> bool:
+    """Gone between the two passes, perhaps with another process behind its pid by now."""
+    return who[0] in gone or (who not in seen and who[0] in again)
 
 
 def anon_kib(row: Row) -> int:

@@ -106,10 +106,15 @@ def test_deep_rows_join_by_pid_and_start_time():
                                   {"pid": 9, "why": "timeout", "detail": "stuck"}]}  # fmt: skip
     guest = report(procs(row(7), row(8), row(9, state="D")), deep)
     assert isinstance(guest.processes, Known)
-    one, two, three = guest.processes.value
+    one, three = guest.processes.value
     assert one.title == "a b" and one.holds == {"nvidia0"} and one.listens == {80} and one.holds_known
-    assert two.title == "" and not two.holds and not two.holds_known
     assert three.argv == Unknown(Why.TIMEOUT, "stuck") and not three.holds_known
+
+
+def test_who_ended_during_the_look_is_not_in_it():
+    deep = {"k": "deep", "list": [{"pid": 8, "start": 999, "holds": []}, {"pid": 9, "why": "absent"}]}
+    guest = report(procs(row(7), row(8), row(9)), deep)
+    assert isinstance(guest.processes, Known) and [p.pid for p in guest.processes.value] == [7]
 
 
 def test_zombies_and_dead_leaders():
