@@ -255,8 +255,10 @@ def test_one_look_at_a_process_in_d_is_no_doubt() -> None:
 
 def test_r_that_ignores_sigkill_needs_a_new_kernel() -> None:
     """vllm 25127: R in uvm_spin_loop with all its CPU time; SIGKILL does nothing."""
-    found = finding(follow(ticking("R", 3000, sigkill_pending=True))[-1], "unkillable-process")
+    waits = cases.text("proc_stack_uvm_spin_loop.txt").split()[1].partition("+")[0]
+    found = finding(follow(ticking("R", 3000, sigkill_pending=True, wchan=waits))[-1], "unkillable-process")
     assert (found.cure, found.at_least) == (Scope.GUEST, Scope.GUEST)
+    assert "uvm_spin_loop" in found.says
     assert follow(ticking("R", 3000))[-1].findings == ()
 
 
