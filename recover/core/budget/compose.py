@@ -1,0 +1,159 @@
+"""A compose file is YAML with `${NAME:-default}` in it; each service is one container.
+
+Source: the Compose specification, "Interpolation", "command", "entrypoint", "environment", "shm_size", "mem_limit".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from recover.core.budget.commands import Found, contained
+from recover.core.budget.model import Problem
+from recover.core.budget.options import Word
+from recover.core.budget.shell import Lexer
+from recover.core.budget.sizes import container_size
+from recover.core.budget.systemd import environment_lines
+from recover.core.clean import clean
+
+_HOLE = re.compile(r"\$\$|\$\{([A-Za-z_]\w*)(?:(:?[-?])([^}]*))?\}|\$([A-Za-z_]\w*)")
+
+
+@dataclass(slots=True)
+class Service:
+    name: str
+    image: str
+    entrypoint: list[Word]
+    words: list[Word]
+    env: dict[str, str]
+    memory_limit: int | None
+    shm_size: int | None
+    missing: list[str]
+    unclear: list[tuple[str, str]]
+    assumed: list[str] = field(default_factory=list)
+
+    def found(self) -> Found | None:
+        state = Found("", [], wrapper="compose", env=list(self.env.items()))
+        state.memory_limit, state.shm_size = self.memory_limit, self.shm_size
+        state.unclear, state.env_files = list(self.unclear), list(self.missing)
+        return contained(self.image, self.entrypoint, self.words, state)
+
+
+def is_compose(text: str) -> bool:
+    return re.search(r"^services\s*:", text, re.MULTILINE) is not None
+
+
+def load_yaml(text: str, name: str) -> Any:
+    """The document. Raises Problem with the place of what is wrong."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+        said = clean(str(getattr(error, "problem", None) or "not YAML"), 120)
+        raise Problem(f"{name}{place}: {said}") from None
+    except (ValueError, RecursionError) as error:  # a timestamp that is none, nesting without end
+        raise Problem(f"{name}: not usable as YAML: {type(error).__name__}") from None
+
+
+def read(text: str, files: Mapping[str, str], env: Mapping[str, str]) -> list[Service]:
+    """All services. Raises Problem."""
+    document = load_yaml(text, "compose file")
+    services = document.get("services") if isinstance(document, dict) else None
+    if not isinstance(services, dict):
+        raise Problem("compose file: services is no table")
+    around = {**dict(environment_lines(files.get(".env", ""))), **env}
+    return [_service(str(name), said, around, files) for name, said in services.items() if isinstance(said, dict)]
+
+
+def _service(name: str, said: Mapping[Any, Any], around: Mapping[str, str], files: Mapping[str, str]) -> Service:
+    assumed: list[str] = []
+    service = Service(
+        name=clean(name, 60),
+        image=_filled(str(said.get("image", "")), around, assumed).text,
+        entrypoint=_words(said.get("entrypoint"), around, assumed, name),
+        words=_words(said.get("command"), around, assumed, name),
+        env={},
+        memory_limit=_limit(said, around),
+        shm_size=container_size(_filled(str(said.get("shm_size", "")), around, []).text),
+        missing=[],
+        unclear=[],
+        assumed=assumed,
+    )
+    for path in _paths(said.get("env_file")):
+        if path in files:
+            service.env.update(environment_lines(files[path]))
+        else:
+            service.missing.append(path)
+    _environment(said.get("environment"), around, service)
+    return service
+
+
+def _environment(said: Any, around: Mapping[str, str], service: Service) -> None:
+    pairs = said.items() if isinstance(said, dict) else [str(s).partition("=")[::2] for s in _list(said)]
+    for name, value in pairs:
+        text = around.get(str(name)) if value is None else str(value)
+        if text is None:
+            continue
+        word = _filled(text, around, service.assumed)
+        if word.unclear:
+            service.unclear.append((f"{clean(str(name), 60)}={clean(word.text, 60)}", word.unclear))
+        else:
+            service.env[str(name)] = word.text
+
+
+def _limit(said: Mapping[Any, Any], around: Mapping[str, str]) -> int | None:
+    deploy = said.get("deploy")
+    resources = deploy.get("resources") if isinstance(deploy, dict) else None
+    limits = resources.get("limits") if isinstance(resources, dict) else None
+    found = said.get("mem_limit") or (limits.get("memory") if isinstance(limits, dict) else None)
+    return container_size(_filled(str(found), around, []).text) if found else None
+
+
+def _paths(said: Any) -> list[str]:
+    return [str(p.get("path", "")) if isinstance(p, dict) else str(p) for p in _list(said)]
+
+
+def _list(said: Any) -> list[Any]:
+    if said is None:
+        return []
+    return list(said) if isinstance(said, list | tuple) else [said]
+
+
+def _words(said: Any, around: Mapping[str, str], assumed: list[str], service: str) -> list[Word]:
+    if isinstance(said, str):
+        filled = _filled(said, around, assumed, keep=True)
+        try:
+            commands = Lexer(filled.text.replace("\n", " "), around).read()
+        except Problem as error:
+            raise Problem(*(f"service {clean(service, 60)}: {p}" for p in error.problems)) from None
+        return [w for c in commands[:1] for w in c.words]
+    return [_filled(_scalar(s), around, assumed) for s in _list(said)]
+
+
+def _scalar(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _filled(text: str, around: Mapping[str, str], assumed: list[str], *, keep: bool = False) -> Word:
+    """The text with its variables. `keep`: those that aren't set stay, for the shell words that follow."""
+    unclear: list[str] = []
+
+    def fill(found: re.Match[str]) -> str:
+        name = found[1] or found[4]
+        if name is None:
+            return "$"
+        if name in around:
+            return around[name]
+        if found[2] in {":-", "-"}:
+            assumed.append(f"${name} is not set: its default {found[3]!r} is taken")
+            return found[3]
+        unclear.append(name)
+        return f"${{{name}}}" if keep else found[0]
+
+    filled = _HOLE.sub(fill, text)
+    return Word(filled, None, f"${unclear[0]} is not set here" if unclear and not keep else "")
