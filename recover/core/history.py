@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from recover.core.past import Anchor, OwnActs, Past, advance
-from recover.model.act import Due, Duty, Outcome, StartVm
+from recover.model.act import Due, Duty, Outcome, ResetGpu, StartVm
 from recover.model.guest import Mark
 from recover.model.ladder import Ready
 from recover.model.record import (
@@ -287,10 +287,14 @@ def _acting(history: History, entry: Acting) -> History:
 
 def _span_opened(history: History, entry: Acting) -> tuple[OwnActs, ...]:
     saw = history.last
-    if saw is None or saw.mark is None or any(s.until_uptime_s is None for s in history.own_acts):
-        return history.own_acts
-    since = saw.mark.uptime_s + max(0.0, entry.at - saw.at)
-    return (*history.own_acts, OwnActs(saw.mark.boot_id, since))
+    spans = history.own_acts
+    if saw is not None and saw.mark is not None and all(s.until_uptime_s is not None for s in spans):
+        since = saw.mark.uptime_s + max(0.0, entry.at - saw.at)
+        spans = (*spans, OwnActs(saw.mark.boot_id, since))
+    if not isinstance(entry.action, ResetGpu):
+        return spans
+    buses = frozenset(bus for _, bus in entry.action.gpus)
+    return tuple(replace(s, reset=s.reset | buses) if s.until_uptime_s is None else s for s in spans)
 
 
 def _acted(history: History, entry: Acted) -> History:

@@ -1,4 +1,4 @@
-"""The real tool against the whole lab: every scenario ends right, judged by the lab's own state and not by our report."""
+"""The real tool against the whole lab: every scenario ends right, judged by the lab's own state, not by our report."""
 
 from __future__ import annotations
 
@@ -42,7 +42,12 @@ class Table:
 
     def start(self, *args: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            self.tool(*args), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            self.tool(*args),
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
     def run(self, *args: str) -> tuple[int, dict[str, Any], str]:
@@ -63,6 +68,8 @@ class Table:
         if code not in ([codes] if isinstance(codes, int) else codes):
             wrong.append(f"exit code {code}, not {codes}")
         wrong += _figures(report, self.before, after)
+        text = json.dumps(report)
+        wrong += [f"the report does not say {word!r}" for word in self.expected.get("says", []) if word not in text]
         wrong += ["a traceback"] if "Traceback" in err else []
         assert not wrong, "\n".join([*wrong, "--- what the tool said:", err[-6000:]])
 
@@ -107,7 +114,9 @@ def test_scenario_ends_right(name: str, tmp_path: Path) -> None:
         t.judge(*t.run(*t.lab.args))
 
 
-@pytest.mark.parametrize("options", [("--yes", "--approve", "vm", "--evict"), ("--max-scope", "process"), ("--only", "end-workers")])
+@pytest.mark.parametrize(
+    "options", [("--yes", "--approve", "vm", "--evict"), ("--max-scope", "process"), ("--only", "end-workers")]
+)
 def test_killed_while_the_vm_is_stopped_the_next_run_starts_it_whatever_its_options(
     options: tuple[str, ...], tmp_path: Path
 ) -> None:

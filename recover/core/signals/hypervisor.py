@@ -23,7 +23,7 @@ def vm_state(look: Look) -> Signs:
     """The VM as QEMU and Proxmox show it: stopped by somebody, halted, or broken inside."""
     seen = look.snapshot.hypervisor
     if isinstance(seen, NoHypervisor):
-        yield Gap(f"Proxmox could not be asked: {seen.why}", matters=False)
+        yield Gap(f"Proxmox could not be asked ({seen.why}): {seen.detail}", matters=False)
         return
     if seen.status == "stopped":
         if not look.past.owed_vm:
