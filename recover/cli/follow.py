@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from recover.cli.common import emit, emit_verdict, places, state, target_name
+from recover.cli.common import emit, emit_verdict, note, places, state, target_name
 
 if TYPE_CHECKING:
     from recover.edge.store.folder import StateFolder
@@ -38,7 +38,7 @@ def follow(target: str, quiet: bool, verbose: bool) -> int:
     folder = _newest(state(), name)
     alive = goes_on(folder)
     if not alive:
-        click.echo(f"no run goes on on {name}; this is the last one, {folder.name}:", err=True)
+        note(f"no run goes on on {name}; this is the last one, {folder.name}:")
     entries = list(read_entries(journal_of(folder)))
     with view_for(_ladder(entries), quiet=quiet, verbose=verbose or not alive) as view:
         for entry in _tail(folder):

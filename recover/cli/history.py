@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import click
 
-from recover.cli.common import emit, emit_json, places, state, target_name
+from recover.cli.common import emit, emit_json, note, places, state, target_name
 
 
 @click.command()
@@ -40,5 +40,5 @@ def history(target: str | None, limit: int, as_json: bool) -> int:
     emit("\n".join(columns(rows, "")))
     for past in found:
         if past.broken:
-            click.echo(f"gpu-recover: {past.broken}", err=True)
+            note(f"gpu-recover: {past.broken}")
     return 0

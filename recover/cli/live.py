@@ -67,7 +67,7 @@ class LiveView:
         from rich.live import Live
 
         return Live(
-            get_renderable=self.render, console=self._console, refresh_per_second=4, transient=True,
+            get_renderable=self._render_anyway, console=self._console, refresh_per_second=4, transient=True,
             redirect_stderr=False, redirect_stdout=False,
         )  # fmt: skip
 
@@ -125,6 +125,15 @@ class LiveView:
 
     def told(self, who: str) -> None:
         self._stopping = who
+
+    def _render_anyway(self) -> RenderableType:
+        """Called from the redrawing thread, where nobody would catch what goes wrong."""
+        try:
+            return self.render()
+        except Exception as error:
+            from rich.text import Text
+
+            return Text(f"(this view has failed: {type(error).__name__}; the run goes on)", style="yellow")
 
     def render(self) -> RenderableType:
         from rich.console import Group
@@ -222,8 +231,9 @@ class LiveView:
         last = history.last
         rows: list[RenderableType] = []
         if last is not None and not last.vitals.reached:
-            vm = f"; the VM is {clean(last.vitals.vm_status)}" if last.vitals.vm_status else ""
-            rows.append(Text(f"  the guest was not reached at the last look{vm}", style="yellow"))
+            vm = f", and the VM was {clean(last.vitals.vm_status)}" if last.vitals.vm_status else ""
+            ago = span(self._now() - last.at)
+            rows.append(Text(f"  at the last look, {ago} ago, the guest was not reached{vm}", style="yellow"))
         if seen is None:
             return rows
         if seen is not last or history.stale:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -87,7 +88,8 @@ class PlainView:
             text, since = self._last
             quiet = time.monotonic() - since
             if quiet >= SILENCE_S and not self._asking:
-                self._write(f"{' ' * 8} still ({span(quiet)}): {text}\n")
+                with contextlib.suppress(OSError):
+                    self._write(f"{' ' * 8} still ({span(quiet)}): {text}\n")
 
 
 class SilentView:
@@ -130,6 +132,8 @@ def _stderr(text: str) -> None:
     """Unbuffered: it may be called from a signal handler, where a buffered stream may be in use already."""
     data = text.encode(sys.stderr.encoding or "utf-8", "backslashreplace")
     try:
-        os.write(sys.stderr.fileno(), data)
-    except (OSError, ValueError):
+        handle = sys.stderr.fileno()
+    except (OSError, ValueError):  # no file behind it: another program's stream
         sys.stderr.write(text)
+        return
+    os.write(handle, data)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from recover.cli.common import app, command_hint, emit_json, emit_verdict, places, playbook_of, resolve
+from recover.cli.common import app, command_hint, emit_json, emit_verdict, note, places, playbook_of, resolve
 from recover.core.duration import duration
 from recover.model.verdict import Scope
 
@@ -71,7 +71,7 @@ def run(targets: tuple[str, ...], playbook: str | None, as_json: bool, quiet: bo
         worst = _one(opened, target, ladder, flags, quiet, verbose)
         left = found[number + 1 :]
         if worst and left:
-            click.echo(f"not begun, since {target.name} ended with {worst}: {' '.join(t.name for t in left)}", err=True)
+            note(f"not begun, since {target.name} ended with {worst}: {' '.join(t.name for t in left)}")
         if worst:
             break
     return worst

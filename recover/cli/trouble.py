@@ -11,8 +11,7 @@ import time
 import traceback
 from pathlib import Path
 
-import click
-
+from recover.cli.common import note
 from recover.core.clean import clean
 from recover.core.redact import redact, redact_text
 
@@ -22,9 +21,9 @@ _WORLD = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, er
 def say_problems(problems: tuple[str, ...], hint: str) -> None:
     """On stderr, one line each."""
     for problem in problems:
-        click.echo(f"gpu-recover: {clean(problem)}", err=True)
+        note(f"gpu-recover: {clean(problem)}")
     if hint:
-        click.echo(f"  {clean(hint)}", err=True)
+        note(f"  {clean(hint)}")
 
 
 def expected(error: Exception) -> tuple[str, ...] | None:
@@ -55,11 +54,10 @@ def expected(error: Exception) -> tuple[str, ...] | None:
 def bug(error: Exception, state_dir: str | None) -> None:
     """Write the report and say where it lies. The exception's own text may hold anything: no terminal sees it."""
     where = _write(_report(error), state_dir)
-    click.echo(
+    note(
         f"gpu-recover: this is a bug in gpu-recover ({type(error).__name__}), not something that you did.\n"
         f"  A report for its makers lies in {where}.\n"
         "  If a run was going on, `gpu-recover TARGET` first puts back what it owes.",
-        err=True,
     )
 
 

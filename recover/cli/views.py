@@ -11,11 +11,47 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from recover.core.report.words import span
+from recover.model.record import Opened
 
 if TYPE_CHECKING:
     from recover.cli.live import LiveView
     from recover.cli.plain import PlainView, SilentView
     from recover.model.ladder import Playbook
+    from recover.model.record import Entry
+
+
+class SteadyView:
+    """A view that fails or whose terminal is gone goes silent: what is shown must never decide what is done."""
+
+    def __init__(self, inner: LiveView | PlainView | SilentView) -> None:
+        self._inner = inner
+        self._silent = False
+        self.run = ""
+
+    def __enter__(self) -> SteadyView:
+        self._try(self._inner.__enter__)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._try(lambda: self._inner.__exit__(None, None, None))
+
+    def entry(self, entry: Entry) -> None:
+        self.run = entry.run if isinstance(entry, Opened) else self.run
+        self._try(lambda: self._inner.entry(entry))
+
+    def asking(self, asking: bool) -> None:
+        self._try(lambda: self._inner.asking(asking))
+
+    def told(self, who: str) -> None:
+        self._try(lambda: self._inner.told(who))
+
+    def _try(self, show: Callable[[], object]) -> None:
+        if self._silent:
+            return
+        try:
+            show()
+        except Exception:
+            self._silent = True
 
 
 def at_terminal() -> bool:
@@ -23,21 +59,19 @@ def at_terminal() -> bool:
     return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
-def view_for(
-    playbook: Playbook, *, quiet: bool, verbose: bool, now: Callable[[], float] = time.time
-) -> LiveView | PlainView | SilentView:
+def view_for(playbook: Playbook, *, quiet: bool, verbose: bool, now: Callable[[], float] = time.time) -> SteadyView:
     """The view that fits. Verbose is plain: lines can be kept, a live view can't."""
     from recover.cli.plain import PlainView, SilentView
 
     if quiet:
-        return SilentView()
+        return SteadyView(SilentView())
     if verbose or not at_terminal():
-        return PlainView(verbose=verbose)
+        return SteadyView(PlainView(verbose=verbose))
     from rich.console import Console
 
     from recover.cli.live import LiveView
 
-    return LiveView(Console(stderr=True, highlight=False), playbook, now)
+    return SteadyView(LiveView(Console(stderr=True, highlight=False), playbook, now))
 
 
 @contextmanager

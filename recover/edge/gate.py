@@ -74,6 +74,12 @@ class TerminalGate:
         if option:
             return GateAnswer("yes", option)
         who = f"{_user()} at the terminal"
+        try:
+            return self._asked(who, attempt, blast, diagnosis)
+        except OSError as error:
+            return GateAnswer("no", who, f"the terminal is gone: {error.strerror or error}")
+
+    def _asked(self, who: str, attempt: Try, blast: Blast, diagnosis: Diagnosis) -> GateAnswer:
         self._say(*question(self._flags.target, attempt, blast))
         with _Interruptible() as stopped:
             while True:

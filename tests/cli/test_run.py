@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -187,6 +188,32 @@ def test_follow_sees_what_the_run_does_and_ends_with_its_code(cli: Cli, tmp_path
         run.wait()
     assert ran.code == 0 == run.returncode
     assert "no run goes on" not in ran.err and "end-workers ended" in ran.err and "RECOVERED" in ran.out
+
+
+def test_progress_that_nobody_reads_stops_nothing(tmp_path: Path) -> None:
+    call = [sys.executable, "-m", "tests.cli.simulated", "orphaned", str(tmp_path), "100", "node-174", "--yes"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    run = subprocess.run(
+        call, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=writer, timeout=SOON, check=False
+    )
+    os.close(writer)
+    assert run.returncode == 0 and run.stdout.startswith(b"node-174: RECOVERED")
+
+
+def test_a_terminal_that_goes_away_is_a_no(tmp_path: Path) -> None:
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(5, "Input/output error")
+
+    from recover.edge.gate import FlagGate, TerminalGate
+    from recover.model.act import Blast, Line
+    from recover.model.record import Try
+    from recover.model.verdict import Diagnosis, Scope, State
+
+    attempt = Try(0, "end-workers", Line(()), 1, Scope.PROCESS, "dead")
+    answer = TerminalGate(FlagGate("x"), Gone()).ask(attempt, Blast(Scope.PROCESS, (), 1.0), Diagnosis(State.FAULTY))
+    assert answer.said == "no" and "terminal is gone" in answer.why
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
