@@ -31,6 +31,10 @@ def main(line: str) -> None:
     signal.alarm(int(float(request.get("deadline") or LOOK_S)) + _OVERTIME_S)
     if what == "look":
         look(request)
+    elif what == "budget":
+        from recover.guest import budget
+
+        budget.look(request)
     else:
         from recover.guest import acts
 

@@ -25,10 +25,10 @@ _RANKS = frozenset(
 _BYTES = frozenset({"bytes", "nbytes", "itemsize", "byte"})
 _COUNTS = frozenset({"page", "slots", "blocks", "chunks", "factor"})
 _POOLS = frozenset({"pool", "pools", "chunk", "block"})
-_ROUNDERS: Mapping[str, Callable[[float], float]] = {
+ROUNDERS: Mapping[str, Callable[[float], float]] = {
     "int": math.floor, "float": float, "floor": math.floor, "ceil": math.ceil, "round": round, "abs": abs,
 }  # fmt: skip
-_KNOWN = ("min", "max", "round_up")
+KNOWN = ("min", "max", "round_up")
 
 
 class Leaf(Enum):
@@ -137,7 +137,7 @@ class Trial:
         if not isinstance(value, ast.Call) or fetched(value, self.size):
             return False
         name = called(value)
-        return name not in _ROUNDERS and name not in _KNOWN and name not in self.world.functions
+        return name not in ROUNDERS and name not in KNOWN and name not in self.world.functions
 
     def _leaf(self, text: str) -> float:
         kind = kind_of(text)
@@ -150,8 +150,8 @@ class Trial:
         if fetched(node, self.size):
             self.met[ast.unparse(node)] = Leaf.SIZE
             return self.values[Leaf.SIZE]
-        if name in _ROUNDERS and len(args) == 1:
-            return float(_ROUNDERS[name](self.of(args[0], flow, line, depth + 1)))
+        if name in ROUNDERS and len(args) == 1:
+            return float(ROUNDERS[name](self.of(args[0], flow, line, depth + 1)))
         if name in ("min", "max") and len(args) > 1:
             given = [self.of(a, flow, line, depth + 1) for a in args]
             return min(given) if name == "min" else max(given)

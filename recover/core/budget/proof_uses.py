@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 from recover.core.budget.model import GB, GIB, Unit
 from recover.core.budget.proof_ast import Flow, Quote, Unclear, World, arithmetic, changed
-from recover.core.budget.proof_trial import BASE, Leaf, Trial, mentions
+from recover.core.budget.proof_trial import BASE, KNOWN, ROUNDERS, Leaf, Trial, called, mentions, touches
 
 _UNITS = {1.0: Unit.BYTES, float(GB): Unit.GB, float(GIB): Unit.GIB, float(1 << 20): Unit.MIB}
 _RANKS = 8
+_HUGE = 1e24  # shows also what is only added
 _TALK = re.compile(r"^(?:self\.)?(?:_?logger|log|logging|warnings|print|rank0_log)\b")
 _WRAPPERS = (ast.BinOp, ast.UnaryOp, ast.NamedExpr)
 
@@ -98,7 +99,7 @@ def judge(world: World, flow: Flow, node: ast.expr | ast.AugAssign, size: re.Pat
         return tried.of(whole, flow, node.lineno), tried.met
 
     def trial_other(name: str) -> float:
-        return Trial(world, size, other={name: 3.0}, pick=pick).of(whole, flow, node.lineno)
+        return Trial(world, size, other={name: _HUGE}, pick=pick).of(whole, flow, node.lineno)
 
     try:
         base, met = trial()
@@ -113,6 +114,8 @@ def judge(world: World, flow: Flow, node: ast.expr | ast.AugAssign, size: re.Pat
     if others:
         return Use(at, flow, node, doubt=f"{at} depends on {', '.join(others[:3])}")
     unit, doubt = _unit(base, weighed, at)
+    if unit is not None:
+        doubt = doubt or _handed_over(world, node, at)
     return Use(at, flow, node, unit, _direction(ranked / base), doubt)
 
 
@@ -131,6 +134,25 @@ def _unit(base: float, weighed: float, at: Quote) -> tuple[Unit | None, str]:
         return None, ""  # passed on, or one pool's share of it
     unit = next((unit for value, unit in _UNITS.items() if _near(factor, value)), None)
     return unit, "" if unit is not None else f"{at} multiplies the size by {factor:g}, which is no unit"
+
+
+def _handed_over(world: World, node: ast.AST, at: Quote) -> str:
+    """A result that goes through another function counts only if that function hands it on as it is."""
+    inner = node
+    for parent in world.above(node):
+        if isinstance(parent, ast.Call):
+            name = called(parent)
+            known = world.functions.get(name)
+            place = next((i for i, arg in enumerate(parent.args) if arg is inner), None)
+            if name not in ROUNDERS and name not in KNOWN:
+                if known is None or place is None or place >= len(known.params):
+                    return f"{at} hands the result to {name}(), which is not in the source that was read"
+                if touches(known, known.params[place]):
+                    return f"{at} hands the result to {name}(), which computes with it"
+        elif not isinstance(parent, ast.UnaryOp | ast.IfExp | ast.keyword | ast.NamedExpr):
+            return ""
+        inner = parent
+    return ""
 
 
 def _direction(ratio: float) -> int:
