@@ -11,6 +11,7 @@ import pytest
 
 from recover.edge.actuator.guest import GuestActuator
 from recover.edge.shell.local import LocalShell
+from recover.guest import kill
 from recover.model.act import (
     AwaitGone,
     ResetGpu,
@@ -61,6 +62,14 @@ def test_another_start_time_is_another_process(start):
     assert done.ok and not done.changed
     assert child.poll() is None
     assert actuator.perform(AwaitGone("g", (wrong,), 5.0)).ok
+
+
+def test_the_last_check_before_sending_stands_alone(start):
+    child = start(PLAIN)
+    for send in (kill.signal_one, kill._check_then_kill):
+        with pytest.raises(kill.Gone):
+            send(child.pid, start_of(child.pid) - 1, 9)
+    assert child.poll() is None
 
 
 def test_another_boot_is_another_machine(start):
@@ -233,7 +242,7 @@ esac
 DOCKER = """#!/bin/sh
 S="$(dirname "$0")/dstate"
 case "$1" in
-inspect) [ "$4" = box ] || { echo "[]"; echo "Error: no such container" >&2; exit 1; }
+inspect) case " $* " in *" box "*) ;; *) false;; esac || { echo "[]"; echo "Error: no such container" >&2; exit 1; }
   echo '[{"Id":"ab12","Name":"/box","State":{"Status":"'$(cat $S)'","Pid":9},"RestartCount":2,'
   echo '"HostConfig":{"RestartPolicy":{"Name":"always"}}}]';;
 stop) echo exited >$S;;

@@ -97,12 +97,15 @@ def test_ports_are_known(start):
 @pytest.mark.lab
 def test_a_holder_is_known_by_path_through_descriptor_mapping_and_dead_leader(start, tmp_path):
     """Character devices of major 195 can't be opened without a driver: files in a mount name space of their own."""
-    hold = "import mmap\nf=open('/dev/nvidia3','r+b')\nm=mmap.mmap(f.fileno(),4096)\ng=open('/dev/nvidia-uvm')\n"
+    hold = "f=open('/dev/nvidia3')\ng=open('/dev/nvidia-uvm')\n"
+    # Python's own mmap keeps a descriptor of the file.
+    only_mapped = "import ctypes\nf=open('/dev/nvidia3')\nn=ctypes.c_long\n"
+    only_mapped += "ctypes.CDLL(None).mmap(None,n(4096),1,1,f.fileno(),n(0))\nf.close()\n"
     script = """mount -t tmpfs none /dev && : >/dev/nvidia-uvm && : >/dev/null &&
         head -c 4096 /proc/self/exe >/dev/nvidia3 && exec "$0" -I -S -c "$1" """
     argv = ["unshare", "-m", "sh", "-c", script, sys.executable]
     live = start("", argv=[*argv, hold + PLAIN])
-    mapped = start("", argv=[*argv, hold + "f.close()\ng.close()\n" + PLAIN])
+    mapped = start("", argv=[*argv, only_mapped + PLAIN])
     dead = start("", argv=[*argv, hold + DEAD_LEADER])
     for _ in range(100):
         seen = processes(look())
