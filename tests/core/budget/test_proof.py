@@ -168,7 +168,7 @@ def test_a_proof_outranks_the_row_and_a_doubt_takes_the_worst():
 
 
 @pytest.mark.parametrize(
-    ("version", "at"),
+    ("version", "line"),
     [
         ("0.13.0", "vllm/config/vllm.py:495"),
         ("0.20.0", "vllm/config/vllm.py:699"),
