@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from recover.model.record import Entry
 
 POLL_S = 0.5
+OUT_OF_TIME = 13
 CUT = 12  # the run ended without an end: a person looks, and the next run pays what it owes
 
 
@@ -113,7 +114,6 @@ def abort(run: str, wait_s: float) -> int:
     from recover.cli.views import working
     from recover.edge.store.folder import write_atomically
     from recover.edge.store.journal import follow_entries
-    from recover.model.record import Closed, Interrupted
     from recover.wiring import UsageProblem, who
 
     store = state()
@@ -126,20 +126,29 @@ def abort(run: str, wait_s: float) -> int:
             (f"{folder.name}: this run does not go on any more",), "gpu-recover history shows how it ended"
         )
     _, position = follow_entries(journal_of(folder), 0)
-    note = json.dumps({"who": who(), "at": time.time()}).encode()
-    write_atomically(folder / "abort", note + b"\n")
-    until = time.monotonic() + wait_s
+    request = json.dumps({"who": who(), "at": time.time()}).encode()
+    write_atomically(folder / "abort", request + b"\n")
     with working(f"waiting until {folder.name} says that it heard"):
-        while time.monotonic() < until:
-            alive = goes_on(folder)
-            found, position = follow_entries(journal_of(folder), position)
-            if any(isinstance(e, (Interrupted, Closed)) for e in found):
-                emit(f"{folder.name} heard: it finishes what is under way, puts back what it changed, and ends")
-                return 0
-            if not alive:
-                emit(f"{folder.name} ended without saying that it heard: gpu-recover history shows how")
-                return CUT
-            time.sleep(POLL_S / 2)
-    emit(f"{folder.name} was asked to stop and has not answered within {wait_s:g} s: an act is under way. It will stop "
-         f"after it.\nNext: gpu-recover follow {folder.parent.parent.name}")  # fmt: skip
-    return 13
+        code, says = _heard(folder, position, time.monotonic() + wait_s)
+    emit(f"{folder.name} {says}")
+    return code
+
+
+def _heard(folder: Path, position: int, until: float) -> tuple[int, str]:
+    """Wait until the run's journal says that it was interrupted."""
+    from recover.cli.runs import goes_on, journal_of
+    from recover.edge.store.journal import follow_entries
+    from recover.model.record import Closed, Interrupted
+
+    while time.monotonic() < until:
+        alive = goes_on(folder)
+        found, position = follow_entries(journal_of(folder), position)
+        if any(isinstance(e, (Interrupted, Closed)) for e in found):
+            return 0, "heard: it finishes what is under way, puts back what it changed, and ends"
+        if not alive:
+            return CUT, "ended without saying that it heard: gpu-recover history shows how"
+        time.sleep(POLL_S / 2)
+    return OUT_OF_TIME, (
+        "was asked to stop and has not answered yet: an act is under way, and it stops after that\n"
+        f"Next: gpu-recover follow {folder.parent.parent.name}"
+    )
