@@ -170,9 +170,9 @@ def test_a_proof_outranks_the_row_and_a_doubt_takes_the_worst():
 @pytest.mark.parametrize(
     ("version", "line"),
     [
-        ("0.13.0", "vllm/config/vllm.py:495"),
-        ("0.20.0", "vllm/config/vllm.py:699"),
-        ("0.33.0", "vllm/config/vllm.py:1174"),
+        ("0.13.0", 495),
+        ("0.20.0", 699),
+        ("0.33.0", 1174),
     ],
 )
 def test_vllm_counts_gib_over_all_ranks_of_an_engine(version, line):
