@@ -1,7 +1,7 @@
 """The lab by hand: every command but `list` names the folder that holds one lab.
 
 python -m tests.lab up SCENARIO --dir DIR [--idle] | list
-python -m tests.lab activate | down | state | do JSON | ssh CMD | power ACTION [VMID]   (each with --dir DIR)
+python -m tests.lab activate | down | cut | state | do JSON | ssh CMD | power ACTION [VMID]   (each with --dir DIR)
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ def parser() -> argparse.ArgumentParser:
         ("up", ["scenario"]),
         ("activate", []),
         ("down", []),
+        ("cut", []),
         ("state", []),
         ("do", ["event"]),
         ("ssh", ["line"]),
@@ -54,6 +55,8 @@ def main() -> int:
             print(Lab.up(words.scenario, words.dir, idle=words.idle).config)
         case "activate":
             lab.activate()
+        case "cut":
+            lab.do(do="qemu-dies")
         case "down":
             lab.down()
         case "state":

@@ -64,6 +64,9 @@ class Events:
                     keeper.driver.set(gpu, leak_mib=keeper.driver.get(gpu, "leak_mib") + int(event["vram_mib"]))
             case "signal-group":
                 self.signal_group(event["group"], int(event.get("signal", 9)))
+            case "qemu-dies":
+                keeper.end_guest()
+                keeper.pve.call("died", vmid=vmid)
             case "vm-stop":
                 keeper.end_guest()
                 keeper.pve.call("vm", vmid=vmid, set={"status": "stopped"})

@@ -39,6 +39,9 @@ OURS = (
 )
 
 
+NEEDED = ("sshd", "ssh", "ssh-keygen", "unshare", "gcc", "ldconfig")
+
+
 class LabError(Exception):
     """The lab cannot do what was asked; the text says why."""
 
@@ -54,6 +57,7 @@ class Lab:
         """Blocks until sshd, the API and (unless idle) the scenario's processes are there."""
         from . import prepare  # the heavy part: only `up` needs it
 
+        _need()
         lab = cls(folder)
         if (lab.folder / "lab.json").exists():
             raise LabError(f"a lab is already there: {lab.folder} (take it down first)")
@@ -221,6 +225,16 @@ class Lab:
         return subprocess.run(
             [*argv, command], capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL, check=False
         )
+
+
+def _need() -> None:
+    """Raise LabError with what is missing on this machine."""
+    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+    missing = [word for word in NEEDED if shutil.which(word, path=path) is None]
+    if os.geteuid() != 0:
+        missing.append("root")
+    if missing:
+        raise LabError(f"the lab needs {', '.join(missing)} (packages openssh-server, util-linux, gcc, libc6-dev)")
 
 
 def _start(pid: int) -> str:

@@ -13,7 +13,6 @@ from .driver.state import State, gpu
 from .guestproc import cgroup2_mount
 from .scenario import merged
 
-
 # What the documentation asks for: power and audit of the VMs, and to read what a safe start depends on.
 RECIPE = (
     ("/vms", ["VM.Audit", "VM.PowerMgmt", "VM.GuestAgent.Audit", "Sys.Audit"], True),
@@ -75,7 +74,9 @@ def pve(path: Path, data: dict[str, Any], gpus: list[dict[str, Any]]) -> dict[st
         "directory": str(path / "pve"),
         "nodes": [node],
         "grants": [
-            {"who": who, "path": where, "privs": privs, "propagate": down} for who in WHO for where, privs, down in RECIPE
+            {"who": who, "path": where, "privs": privs, "propagate": below}
+            for who in WHO
+            for where, privs, below in RECIPE
         ],
         "hooks": {"command": [sys.executable, "-B", "-m", "tests.lab", "power", "--dir", str(path)]},
     }
