@@ -189,7 +189,7 @@ class App:
     def recover(self, wired: Wired, gate: Gate, view: View, flags: Flags) -> Result:
         """Run, or go on with a run that was cut. Raises Held, UsageProblem; OSError if the journal can't be written."""
         if flags.dry_run:
-            return _dry(wired, gate, view, flags)
+            return _dry(self.state, wired, gate, view, flags)
         try:
             self.state.ready()
         except StateProblem as error:
@@ -271,6 +271,7 @@ class _Recovery:
         journal = FileJournal(folder)
         (folder / "abort").unlink(missing_ok=True)
         interrupts = SignalInterrupts(folder / "abort", lambda: "a full state folder" if journal.full else "")
+        interrupts.told = getattr(self.view, "told", interrupts.told)
         interrupts.install()
         self.wired.clock.woken_by(lambda: bool(interrupts.pending()))
         evidence = EvidenceFolder(folder / "evidence", self.wired.connections.collectors())
@@ -324,15 +325,23 @@ def _engine(
     return Run(world, wired.playbook, replace(wired.context, run=run), history)
 
 
-def _dry(wired: Wired, gate: Gate, view: View, flags: Flags) -> Result:
-    """The same loop without an actuator: it ends where the first act would begin, and writes nothing."""
+def _dry(state: StateFolder, wired: Wired, gate: Gate, view: View, flags: Flags) -> Result:
+    """The same loop without an actuator: it ends where the first act would begin, and writes nothing.
+
+    What earlier runs left behind counts as it would in earnest.
+    """
+    try:
+        case = to_resume(state, wired.target.name, wired.clock.now())
+        today = disruptions_since(state, wired.target.name, wired.clock.now() - DAY_S)
+    except JournalDamaged as error:
+        raise UsageProblem((str(error),), "move that run's folder away after reading it") from None
     journal, interrupts = MemoryJournal(), SignalInterrupts()
     me = Holder("dry-run", who(), socket.gethostname(), os.getpid(), wired.clock.now())
     interrupts.install()
     wired.clock.woken_by(lambda: bool(interrupts.pending()))
     try:
-        engine = _engine(wired, None, gate, view, journal, NoEvidence(), interrupts, "dry-run", None)
-        closed = engine.run(_opening(wired, flags, "dry-run", me, 0, resumed=False))
+        engine = _engine(wired, None, gate, view, journal, NoEvidence(), interrupts, "dry-run", case)
+        closed = engine.run(_opening(wired, flags, "dry-run", me, today, resumed=case is not None))
     finally:
         interrupts.uninstall()
     return Result(closed, tuple(journal.entries()), "dry-run", "")

@@ -263,7 +263,7 @@ class LiveView:
             return self._unknown("RAM  ", "not read")
         base = vitals.ram_baseline_mib
         short = free < (total * 0.9 if base is None else base * 0.95)
-        want = base_words(vitals.baseline_is_default, base)
+        want = base_words(vitals, base)
         return self._bar("RAM  ", total - free, total, f"{size(free)} available of {size(total)}; {want}", short)
 
     def _unknown(self, name: str, why: str) -> Text:

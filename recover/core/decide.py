@@ -199,7 +199,7 @@ def _over(playbook: Playbook, history: History, saw: Saw, option: RungOption, lo
     """Why this rung is stepped over; "" without a word (below where we are), None if it is to be considered."""
     only = history.opened.only if history.opened is not None else ""
     if option.index < lowest:
-        return "" if history.used(option.index) else "below the rung to start at"
+        return "" if history.used(option.index) else "lower than the climb has come"
     if only and option.step != only:
         return f"only {only} was asked for"
     closed = _open(playbook, history, option)

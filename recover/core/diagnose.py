@@ -46,6 +46,7 @@ def assess(raw: Snapshot, past: Past, limits: Limits) -> tuple[Snapshot, Diagnos
         ripening=ripening,
         gaps=tuple(dict.fromkeys(g.says for g in sorted(gaps, key=lambda g: not g.matters))),
         channels=channels(raw),
+        blind=len({g.says for g in gaps if g.matters}),
     )
     return replace(raw, groups=look.groups), diagnosis
 
@@ -114,6 +115,7 @@ def vitals(snapshot: Snapshot, diagnosis: Diagnosis) -> Vitals:
     common = Vitals(
         ram_baseline_mib=ram_expected(snapshot, usable),
         baseline_is_default=usable is None,
+        baseline_stale="; ".join(stale(snapshot.baseline, snapshot)) if snapshot.baseline is not None else "",
         vm_status=seen.status if isinstance(seen, Hypervisor) else "",
         host_free_mib=seen.host_memory.value.free_mib
         if isinstance(seen, Hypervisor) and isinstance(seen.host_memory, Known)

@@ -52,7 +52,8 @@ class SignalInterrupts:
     def install(self) -> None:
         """Take the signals of this process (main thread only)."""
         for number in _SIGNALS:
-            self._before[number] = signal.signal(number, self._on_signal)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup a hang-up is to be ignored
+                self._before[number] = signal.signal(number, self._on_signal)
 
     def uninstall(self) -> None:
         for number, before in self._before.items():

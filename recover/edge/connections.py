@@ -14,18 +14,21 @@ from recover.edge.actuator.guest import GuestActuator
 from recover.edge.actuator.hypervisor import HypervisorActuator
 from recover.edge.boot import BootWatch
 from recover.edge.clock import SystemClock
-from recover.edge.evidence import Collector
+from recover.edge.evidence import Collector, Found
 from recover.edge.observer import CombinedObserver
-from recover.edge.probe import GuestProbe, ProbeSettings, ask
+from recover.edge.probe import GuestProbe, ProbeSettings
 from recover.edge.proxmox.client import Client, ClusterSettings
 from recover.edge.proxmox.reads import gather, look
 from recover.edge.proxmox.secret import NoSecret, Secret, from_command, from_env, from_file
 from recover.edge.proxmox.tasks import Tasks
 from recover.edge.shell.settings import SshSettings, SudoPassword
 from recover.edge.shell.ssh import SshShell
+from recover.model.gpu import Condition
 from recover.model.guest import Guest, Mute
 from recover.model.hypervisor import Hypervisor, NoHypervisor
-from recover.model.snapshot import Baseline, Target
+from recover.model.process import Health, OwnerKind
+from recover.model.reading import Known
+from recover.model.snapshot import Baseline, Snapshot, Target
 
 LOOK_S = 180.0
 
@@ -140,16 +143,26 @@ class Connections:
             found.append(("the hypervisor's record", self._record))
         return tuple(found)
 
-    def _dump(self, seconds: float) -> Iterable[tuple[str, bytes]]:
-        request = {"do": "dump", "units": self._target.services, "deadline": max(1.0, seconds - 5.0)}
-        said = ask(self.shell(), request, seconds)
-        report = parse_lines(said.stdout)
-        return [(p.text("name"), str(p.raw.get("text", "")).encode("utf-8", "replace")) for p in report.all("piece")]
+    def _dump(self, snapshot: Snapshot, seconds: float) -> Found:
+        """Stacks and last words of what may be ended; the driver's own view only where no GPU hangs."""
+        if not isinstance(snapshot.guest, Guest):
+            return (), ()
+        ending = [g for g in snapshot.groups if g.health in (Health.DEAD, Health.HUNG)]
+        owners = [g.owner for g in ending]
+        gpus = snapshot.guest.gpus.value if isinstance(snapshot.guest.gpus, Known) else ()
+        pieces = self._probe().evidence(
+            members=[m for g in ending for m in g.members],
+            units=dict.fromkeys([*self._target.services, *(o.name for o in owners if o.kind is OwnerKind.SYSTEMD)]),
+            containers=dict.fromkeys(o.name for o in owners if o.kind in (OwnerKind.DOCKER, OwnerKind.PODMAN)),
+            nvml_hangs=any(g.condition in (Condition.HANGS, Condition.NOT_ASKED) for g in gpus),
+            deadline=seconds,
+        )
+        return [(name, text.encode()) for name, text in pieces.files], pieces.missing
 
-    def _record(self, seconds: float) -> Iterable[tuple[str, bytes]]:
+    def _record(self, snapshot: Snapshot, seconds: float) -> Found:
         assert self._client is not None and self._target.vmid is not None
         raw = gather(self._client, self._target.cluster, self._target.vmid, seconds)
-        return [("hypervisor.json", json.dumps(raw, default=str, indent=1).encode())]
+        return [("hypervisor.json", json.dumps(raw, default=str, indent=1).encode())], ()
 
     def close(self) -> None:
         if self._shell is not None:

@@ -13,7 +13,9 @@ from recover.model.guest import Guest
 from recover.model.snapshot import Snapshot
 
 CAP_S = 60.0
-Collector = Callable[[float], Iterable[tuple[str, bytes]]]
+# What was found, as (file name, content), and what could not be had.
+Found = tuple[Iterable[tuple[str, bytes]], Iterable[str]]
+Collector = Callable[[Snapshot, float], Found]
 
 
 class EvidenceFolder:
@@ -36,8 +38,10 @@ class EvidenceFolder:
                 missing.append(f"{what}: no time left of {CAP_S:.0f} s")
                 continue
             try:
-                for name, data in collect(left):
+                files, absent = collect(snapshot, left)
+                for name, data in files:
                     self._write(name, data, missing)
+                missing += absent
             except Exception as error:  # evidence must never stop a recovery, whatever breaks in collecting it
                 missing.append(f"{what}: {type(error).__name__}: {error}")
         return str(self._folder), tuple(missing)

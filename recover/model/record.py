@@ -93,6 +93,7 @@ class Vitals:
     baseline_is_default: bool = True
     services: tuple[tuple[str, str, str], ...] = ()  # (manager, name, state)
     reached: bool = True
+    baseline_stale: str = ""  # why the saved baseline does not fit this guest any more
     host_booted_at: int | None = None  # by the Proxmox node's own clock, seconds
 
 

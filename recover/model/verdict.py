@@ -77,6 +77,7 @@ class Diagnosis:
     ripening: tuple[Symptom, ...] = ()
     gaps: tuple[str, ...] = ()
     channels: frozenset[str] = frozenset()
+    blind: int = 0  # so many of `gaps`, the first ones, keep anybody from calling the machine healthy
 
     @property
     def curable(self) -> tuple[Finding, ...]:

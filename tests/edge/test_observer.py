@@ -15,7 +15,7 @@ import pytest
 from recover.core.read.pve import GuestRow
 from recover.edge.boot import BootWatch
 from recover.edge.clock import SignalInterrupts, SystemClock
-from recover.edge.evidence import EvidenceFolder
+from recover.edge.evidence import EvidenceFolder, Found
 from recover.edge.inventory import Unresolved, resolve
 from recover.edge.observer import CombinedObserver
 from recover.model.act import AwaitBoot, PlaceMarker, ResetGpu
@@ -24,7 +24,7 @@ from recover.model.gpu import Condition
 from recover.model.guest import Guest, Mute
 from recover.model.hypervisor import GuestKind, NoHypervisor
 from recover.model.reading import Known
-from recover.model.snapshot import Target
+from recover.model.snapshot import Snapshot, Target
 from tests.core import builders as b
 
 
@@ -203,11 +203,14 @@ def test_the_clock_never_goes_back() -> None:
 
 
 def test_evidence_that_cannot_be_had_is_named_and_stops_nothing(tmp_path: Path) -> None:
-    def broken(seconds: float) -> list[tuple[str, bytes]]:
+    def broken(snapshot: Snapshot, seconds: float) -> Found:
         raise ConnectionError("gone")
 
-    folder = EvidenceFolder(tmp_path / "e", [("logs", broken), ("ps", lambda s: [("../ps.txt", b"x")])])
+    def processes(snapshot: Snapshot, seconds: float) -> Found:
+        return [("../ps.txt", b"x")], ["py-spy is not installed"]
+
+    folder = EvidenceFolder(tmp_path / "e", [("logs", broken), ("ps", processes)])
     path, missing = folder.keep(b.healthy_snapshot())
-    assert missing == ("logs: ConnectionError: gone",)
+    assert missing == ("logs: ConnectionError: gone", "py-spy is not installed")
     assert (Path(path) / "ps.txt").read_bytes() == b"x"
     assert json.loads((Path(path) / "snapshot.json").read_text())["$"] == "Snapshot"

@@ -8,9 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from decimal import Decimal
 
-from recover.core.budget.arithmetic import AUTO_SHARE, RESERVE, Case, option_count, own_check, page_words, paged
+from recover.core.budget.arithmetic import (
+    AUTO_SHARE,
+    RESERVE,
+    Case,
+    option_count,
+    own_check,
+    page_words,
+    paged,
+    seen_by_check,
+)
 from recover.core.budget.arithmetic import pinned as taken
-from recover.core.budget.arithmetic import seen_by_check
 from recover.core.budget.model import GB, Check, Demand, OwnCheck, Pages, Pinning, Place, Problem, Scope, Semantics
 from recover.core.budget.sizes import both, decimal
 from recover.model.reading import Known

@@ -63,6 +63,7 @@ HEARD = (
     *("SGLANG_HUGEPAGE", "SGLANG_AUTO_NUMA", "SGLANG_HICACHE", "SGLANG_HOST", "LMCACHE_", "MOONCAKE_GLOBAL_SEGMENT"),
     *("VLLM_USE_SIMPLE_KV", "VLLM_CPU_", "VLLM_KV_OFFLOAD", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"),
 )
+LMCACHE_SIZE = "LMCACHE_MAX_LOCAL_CPU_SIZE"
 KNOWN = "known: python -m sglang.launch_server, sglang serve, vllm serve, trtllm-serve, llama-server, lmcache server"
 
 
@@ -206,6 +207,13 @@ def _compose(text: str, files: Files, env: Mapping[str, str], version: Version |
 
 def with_value(launch: Launch, name: str, value: str) -> Launch:
     """The launch with one setting changed or added. Its text is changed in place where the value stands there."""
+    if name == "max-local-cpu-size":  # LMCache has no option of its own on an engine's command line
+        env = {**dict(launch.env), LMCACHE_SIZE: value}
+        return replace(launch, env=tuple(env.items()), text="")
+    if name == "host-cache-size":  # it stands in a YAML file
+        inner = f"kv-cache-config.{name}"
+        kept = tuple(o for o in launch.options if not o.name.endswith((".host-cache-size", "-host-memory-bytes")))
+        return replace(launch, options=(*kept, Option(inner, value, inner)), text="")
     old = launch.option(name)
     word = f"--{name}" if launch.engine != "trtllm" else f"--{name.replace('-', '_')}"
     if old is None:
@@ -245,7 +253,9 @@ def command_of(launch: Launch) -> str:
         head = (launch.interpreter, "-m", "sglang.launch_server")
     elif launch.interpreter and base(launch.interpreter) == "sglang":
         head = (launch.interpreter, "serve")
-    return shlex.join((*head, *launch.argv))
+    size = launch.variable(LMCACHE_SIZE)
+    before = f"{LMCACHE_SIZE}={shlex.quote(size)} " if size is not None else ""
+    return before + shlex.join((*head, *launch.argv))
 
 
 def sizing_options(launch: Launch) -> tuple[Option, ...]:

@@ -93,8 +93,8 @@ def gib(amount: int) -> str:
 def both(amount: int) -> str:
     """The same amount in both units; small ones in the MB and MiB that make them readable."""
     if 0 < amount < GB:
-        return f"{_short(amount / 1_000_000)} MB = {_short(amount / MIB)} MiB"
-    return f"{gb(amount)} = {gib(amount)}"
+        return f"{_short(amount / 1_000_000)} MB ({_short(amount / MIB)} MiB)"
+    return f"{gb(amount)} ({gib(amount)})"
 
 
 def _short(number: float) -> str:

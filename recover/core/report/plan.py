@@ -91,7 +91,7 @@ def plan_text(plan: Planned) -> str:
         lines += _attempt(plan.decision, plan.saw)
     if isinstance(plan.decision, Stop) and plan.decision.end.next:
         lines.append(f"  next: {clean(plan.decision.end.next)}")
-    base = base_words(vitals.baseline_is_default, vitals.ram_baseline_mib)
+    base = base_words(vitals, vitals.ram_baseline_mib)
     ram = f"RAM available {size(vitals.ram_available_mib)} of {size(vitals.ram_total_mib)} ({base})"
     lines.append(f"Seen: {plan.saw.diagnosis.state}; {gpu_sum(vitals)}; {ram}")
     lines += [f"  {clean(f.says)}" for f in plan.saw.diagnosis.findings]

@@ -118,7 +118,7 @@ def _gpu_rows(rows: list[Json], changed: bool) -> list[list[str]]:
 def _ram(memory: Json, vitals: Vitals, changed: bool) -> str:
     now, total = size(memory["available_mib_after"]), size(memory["total_mib"])
     shown = f"{size(memory['available_mib_before'])} -> {now}" if changed else now
-    return f"RAM available {shown} of {total} ({base_words(vitals.baseline_is_default, memory['baseline_mib'])})"
+    return f"RAM available {shown} of {total} ({base_words(vitals, memory['baseline_mib'])})"
 
 
 def _tries(history: History) -> list[str]:

@@ -57,11 +57,15 @@ def gpu_word(gpu: GpuVital) -> str:
     return f"GPU {gpu.index}" + (f" ({clean(gpu.condition)})" if gpu.condition != "answers" else "")
 
 
-def base_words(is_default: bool, mib: int | None) -> str:
+def base_words(vitals: Vitals, mib: int | None) -> str:
     """What the figures are measured against, and that it is only defaults where it is."""
-    if is_default:
-        return "defaults, no baseline saved" if mib is None else f"{size(mib)} expected by the configuration"
-    return f"baseline {size(mib)}"
+    if not vitals.baseline_is_default:
+        return f"baseline {size(mib)}"
+    if mib is not None:
+        return f"{size(mib)} expected by the configuration"
+    if vitals.baseline_stale:
+        return f"defaults: the baseline is stale, {vitals.baseline_stale}"
+    return "defaults, no baseline saved"
 
 
 def brief(detail: str) -> str:

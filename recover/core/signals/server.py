@@ -36,7 +36,12 @@ def unproved_server(look: Look) -> Signs:
     for group in look.groups:
         serves = BY_NAME.get(group.engine, OTHER).serves
         if group.health is Health.LIVE and serves and not group.protected:
-            yield Gap(f"whether {group.engine} server {group.key} is healthy is not known: {group.why}")
+            yield Gap(unproved(group))
+
+
+def unproved(group: Group) -> str:
+    """The gap that a merely living server is."""
+    return f"whether {group.engine} server {group.key} is healthy is not known: {group.why}"
 
 
 def crash_loop(look: Look) -> Signs:

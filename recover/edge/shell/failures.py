@@ -12,8 +12,16 @@ from recover.model.contact import Broken, Failure
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]+")
 _DETAIL_LIMIT = 500
 
-_NO_ROUTE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.ENETDOWN, errno.EHOSTDOWN,
-             errno.EACCES, errno.EPERM, errno.EAFNOSUPPORT}
+_NO_ROUTE = {
+    errno.EHOSTUNREACH,
+    errno.ENETUNREACH,
+    errno.EADDRNOTAVAIL,
+    errno.ENETDOWN,
+    errno.EHOSTDOWN,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EAFNOSUPPORT,
+}
 _REFUSED = {errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.EPIPE}
 
 

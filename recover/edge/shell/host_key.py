@@ -12,8 +12,13 @@ from recover.edge.shell.known_hosts import KnownHosts, Line, Mark, fingerprint, 
 from recover.model.contact import Failure
 
 CERT = "-cert-v01@openssh.com"
-_KEY_FIELDS = {"ssh-ed25519": 1, "ssh-rsa": 2, "ecdsa-sha2-nistp256": 2, "ecdsa-sha2-nistp384": 2,
-               "ecdsa-sha2-nistp521": 2}
+_KEY_FIELDS = {
+    "ssh-ed25519": 1,
+    "ssh-rsa": 2,
+    "ecdsa-sha2-nistp256": 2,
+    "ecdsa-sha2-nistp384": 2,
+    "ecdsa-sha2-nistp521": 2,
+}
 _ALGORITHMS = {"ssh-rsa": ("rsa-sha2-512", "rsa-sha2-256")}
 
 

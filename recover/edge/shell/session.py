@@ -49,7 +49,7 @@ class Root:
         if self.open:
             return data, b""
         self._err += data
-        del self._err[: -_REMEMBERED]
+        del self._err[:-_REMEMBERED]
         if self._mark in self._err:
             self.open = True
             _, _, rest = self._err.partition(self._mark)
