@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 
 from recover.core.config import Cluster, Config, Ssh, TargetConfig
 from recover.core.config_table import SecretCommand, SecretEnv, SecretFile, SecretSource
-from recover.core.read.agent import parse_lines
 from recover.edge.actuator import CombinedActuator
 from recover.edge.actuator.guest import GuestActuator
 from recover.edge.actuator.hypervisor import HypervisorActuator

@@ -314,13 +314,7 @@ class SimulatedMachine:
         uptime = self.clock.now() - self.vm.booted_at
         self.tokens += 50
         return Guest(
-            identity=GuestIdentity(
-                "node-174",
-                boot_id,
-                Known("00000000-dead-4000-8000-000000000000" if self.fault.wrong_vm else UUID),
-                frozenset() if self.fault.wrong_vm else frozenset({MAC}),
-                kernel="6.8.0",
-            ),  # fmt: skip
+            identity=self._identity(boot_id),
             mark=Mark(boot_id, uptime),
             ram=Known(self._ram()),
             driver=Known(Driver(Condition.ANSWERS, version=Known("580.105.08"), library_version=Known("580.105.08"))),
@@ -334,6 +328,11 @@ class SimulatedMachine:
             pci_gpus=Known(tuple(self._bus(i) for i in range(self.gpus))),
             marker=Known(self.marker),
         )
+
+    def _identity(self, boot_id: str) -> GuestIdentity:
+        if self.fault.wrong_vm:
+            return GuestIdentity("other", boot_id, Known("00000000-dead-4000-8000-000000000000"), frozenset(), "6.8.0")
+        return GuestIdentity("node-174", boot_id, Known(UUID), frozenset({MAC}), kernel="6.8.0")
 
     def _kernel(self, uptime: float) -> tuple[KernelLine, ...]:
         if not self.fault.old_xid:

@@ -14,7 +14,7 @@ from recover.model.contact import Failure
 from recover.model.guest import Mark
 from recover.model.process import ProcessId
 from recover.model.reading import Known, Unknown, Why
-from recover.model.record import Acting, Acted, Began, Closed, Decided, End, EndKind, Entry, Saw, Stop, Vitals
+from recover.model.record import Acted, Acting, Began, Closed, Decided, End, EndKind, Entry, Saw, Stop, Vitals
 from recover.model.verdict import Diagnosis, Finding, Scope, State
 
 texts = st.text(max_size=20)

@@ -29,7 +29,7 @@ from recover.core.decide import RULES, climb, decide, healthy, out_of_time, pay_
 from recover.core.history import History, fold
 from recover.edge.simulated import FAULTS, Fault
 from recover.engine import Decide
-from recover.model.act import Due, ShutdownVm, Signal, StartVm, StopVm
+from recover.model.act import Act, Due, Line, ShutdownVm, Signal, StartVm, StopVm, VmRef
 from recover.model.contact import Failure
 from recover.model.ladder import Playbook, Ready
 from recover.model.record import (
@@ -360,14 +360,11 @@ def _acts_on_anything(playbook: Playbook, history: History, now: float) -> Decis
     if saw is None or history.stale:
         return Wait(0.0, "looking")
     if len(history.attempts) < 3:
-        power = Try(3, "power-cycle-vm", _line_of_stop(saw), 1, Scope.VM, "it did not look well")
-        return power
+        return Try(3, "power-cycle-vm", _line_of_stop(), 1, Scope.VM, "it did not look well")
     return Stop(End(EndKind.EXHAUSTED, "sabotage"))
 
 
-def _line_of_stop(saw: Saw):  # type: ignore[no-untyped-def]
-    from recover.model.act import Act, Line, VmRef
-
+def _line_of_stop() -> Line:
     return Line((Act(StopVm(VmRef("pve", 174, ""))),))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -150,10 +151,8 @@ def play(
         resumed=bool(journal.lines),
     )
     closed: Closed | None = None
-    try:
+    with contextlib.suppress(Killed):
         closed = Run(world, playbook, context, history, decide).run(opened)
-    except Killed:
-        pass
     return Played(machine, journal, closed)
 
 
