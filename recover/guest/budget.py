@@ -9,8 +9,8 @@ import re
 
 from recover.guest import child
 from recover.guest.budget_engine import find_engine, find_model
+from recover.guest.budget_servers import others
 from recover.guest.child import Child, collect
-from recover.guest.redact import redact
 from recover.guest.wire import Limit, at, emit, gap, guarded, listdir, read, read_or
 
 TYPE_CHECKING = False
@@ -18,11 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Optional
 
 BUDGET_S = 90.0
-_SERVER = re.compile(
-    r"sglang\.launch_server|(?:^|[/\s])sglang\s+serve|(?:^|[/\s])vllm\s+serve|vllm\.entrypoints|llama-server"
-    r"|trtllm-serve|lmcache[._](?:server|v1)|dynamo\.(?:sglang|vllm)"
-)
-_ENV = re.compile(r"^(?:SGLANG_|VLLM_|LMCACHE_|PYTHONPATH=|HF_HOME=|HF_HUB_CACHE=|CUDA_VISIBLE_DEVICES=)")
+_TEXT_CAP = 256 << 10
 _GPU_FIELDS = "index,memory.total,memory.free,uuid,pci.bus_id"
 
 # Where an engine's package speaks of host memory, and by which words a file that does is known.
@@ -46,6 +42,7 @@ def look(request: "dict[str, Any]") -> None:
     guarded("budget-hugepages", hugepages)
     emit("budget-numactl", path=child.which("numactl") or "")
     guarded("budget-others", others, limit.within(15.0))
+    guarded("budget-text", texts, request.get("texts") or (), limit.within(10.0))
     guarded("budget-model", find_model, request, limit.within(20.0))
     engine = str(request.get("engine") or "")
     guarded("budget-engine", find_engine, request, WHERE.get(engine), MENTIONS.get(engine), limit.within(40.0))
@@ -148,44 +145,7 @@ def _number(text: str) -> "Optional[int]":
     return int(text) if text.isdigit() else None
 
 
-# --- what runs here -----------------------------------------------------------------------------------------------
-
-
-def others(limit: Limit) -> None:
-    """Servers that run already. cmdline blocks on a stuck process: one child reads all, and names where it stopped."""
-    reader = Child("command lines", _servers)
-    late = collect([reader], limit)
-    servers = [value for value in reader.values if isinstance(value, dict) and "argv" in value]
-    emit("budget-others", servers=servers)
-    if late:
-        gap("budget-others", "timeout", "a process's command line could not be read in time")
-
-
-def _servers(say: "Callable[[Any], None]") -> None:
-    for name in listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
-            try:
-                argv = read("/proc/%s/cmdline" % name, 65536).split("\0")[:-1]
-            except OSError:
-                continue
-            if argv and _SERVER.search(" ".join(argv[:12])) and not _around(argv):
-                lines = read_or("/proc/%s/environ" % name).split("\0")
-                env = [line for line in lines if _ENV.match(line)]
-                say({"pid": int(name), "argv": redact(argv), "env": redact(env), "cwd": _link("/proc/%s/cwd" % name),
-                     "exe": _link("/proc/%s/exe" % name)})  # fmt: skip
-
-
-def _around(argv: "list[str]") -> bool:
-    """Shells, editors, greps and our own preflight that only carry the words of a server."""
-    return os.path.basename(argv[0]) in ("sh", "bash", "dash", "zsh", "tmux", "screen", "grep", "vi", "vim", "less",
-                                         "sudo", "ssh", "docker", "gpu-recover") or "preflight" in argv  # fmt: skip
-
-
-def _link(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""
+# --- GPUs and files ----------------------------------------------------------------------------------------------
 
 
 def gpus(limit: Limit) -> None:
@@ -215,3 +175,24 @@ def _node_of(bus: str) -> "Optional[int]":
     """nvidia-smi writes the domain with eight digits, sysfs with four."""
     text = read_or(at("/sys/bus/pci/devices/%s/numa_node" % bus.lower()[-12:])).strip()
     return int(text) if text.isdigit() else None
+
+
+def texts(names: "list[str]", limit: Limit) -> None:
+    """Configuration files that the launch names."""
+
+    def job(say: "Callable[[Any], None]") -> None:
+        for name in names:
+            try:
+                say({"name": name, "text": read(name, _TEXT_CAP)})
+            except OSError as error:
+                say({"name": name, "why": error.strerror})
+
+    reader = Child("files", job)
+    late = collect([reader], limit)
+    for value in reader.values:
+        if "text" in value:
+            emit("budget-text", **value)
+        else:
+            gap("budget-text", "absent", "%s: %s" % (value.get("name"), value.get("why") or value.get("crash")))
+    if late:
+        gap("budget-text", "timeout", "%s could not be read in time" % ", ".join(names))

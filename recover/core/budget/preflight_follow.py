@@ -1,0 +1,76 @@
+"""The engine's own allocation lines, summed while it starts: too much is said before the memory is gone.
+
+Lines: "Allocating X GB host memory for hierarchical KV cache." (SGLang up to 0.5.16) and "Allocating kv hierarchical
+KV host pool: N tokens, X GB host memory" (0.5.17 and later), once per rank and pool, before anything is pinned.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from recover.core.budget.arithmetic import pinned
+from recover.core.budget.model import GB, Pinning
+from recover.core.budget.sizes import both
+
+_OLD = re.compile(r"Allocating ([\d.]{1,20}) GB host memory for hierarchical KV cache")
+_NEW = re.compile(r"Allocating (\S{1,40}) hierarchical KV host pool: \d{1,15} tokens, ([\d.]{1,20}) GB host memory")
+_READY = re.compile(r"fired up and ready to roll|Uvicorn running on")
+_RANK = re.compile(r"(?:DP(\d+) )?(?:PP(\d+) )?TP(\d+)")
+
+
+class Course(StrEnum):
+    """How the start stands."""
+
+    GOES_ON = "goes on"
+    TOO_MUCH = "will not fit"
+    READY = "is up"
+
+
+@dataclass(slots=True)
+class Tally:
+    """`room`: bytes that the pools may take. `ranks`: how many will allocate."""
+
+    room: int
+    ranks: int
+    pinning: Pinning = Pinning.EXACT
+    said: int = 0
+    total: int = 0
+    _largest: dict[str, int] | None = None
+
+    def line(self, text: str) -> tuple[Course, str] | None:
+        """What one log line adds; None if it says nothing about memory."""
+        if _READY.search(text):
+            return Course.READY, f"the server is up: {both(self.total)} in {self.said} pools"
+        amount, pool = _amount(text)
+        if amount is None:
+            return None
+        self.said += 1
+        taken = pinned(amount, self.pinning)
+        self.total += taken
+        expected = max(self.total, self._expected(pool, taken))
+        where = _RANK.search(text)
+        who = f"{where.group(0)}: " if where else ""
+        words = f"{who}{both(taken)} for {pool}; {both(self.total)} so far, {both(expected)} when all {self.ranks} have"
+        if expected > self.room:
+            return Course.TOO_MUCH, f"{words}: {both(expected - self.room)} more than the {both(self.room)} there are"
+        return Course.GOES_ON, f"{words}, of {both(self.room)}"
+
+    def _expected(self, pool: str, taken: int) -> int:
+        """What every pool comes to once each rank has it."""
+        if self._largest is None:
+            self._largest = {}
+        self._largest[pool] = max(taken, self._largest.get(pool, 0))
+        return sum(self._largest.values()) * self.ranks
+
+
+def _amount(text: str) -> tuple[int | None, str]:
+    for pattern in (_NEW, _OLD):
+        found = pattern.search(text)
+        if found is not None:
+            try:
+                return int(float(found.groups()[-1]) * GB), found.group(1) if pattern is _NEW else "the KV cache"
+            except (ValueError, OverflowError):
+                return None, ""
+    return None, ""
