@@ -37,6 +37,7 @@ class PerToken:
     windows: bool = False  # sliding-window layers beside full attention
     nextn: int = 0  # built-in draft layers
     refused: str = ""  # the engine takes no size for this model
+    unpacked: int = 0  # the main row where the attention backend does not pack it: smaller, so that more tokens fit
 
     @property
     def replicated(self) -> bool:
@@ -173,14 +174,14 @@ def _latent(reader: _Reader, layers: int, width: int, stage: str, extra: dict[st
     if not index:
         row = f"({lora} + {rope}) x {width} bytes x {layers} layers{stage}"
         return PerToken("MLA", (lora + rope) * width * layers, 0, formula=row, **extra)
-    one = (lora + rope) * width
+    one = plain = (lora + rope) * width
     row = f"({lora} + {rope}) x {width} bytes"
     if packed:  # scales of each 128 values as float32, the rope part in 16 bits
         one = lora + lora // 128 * 4 + rope * 2
         row = f"({lora} + {lora // 128 * 4} scales + {rope} x 2) bytes"
     indexer = int((index + Fraction(index, 128) * 4) * layers)
     words = f"{row} x {layers} layers{stage}; the indexer ({index} + {index} / 128 x 4) bytes x {layers} layers"
-    return PerToken("DSA", one * layers, indexer, formula=words, **extra)
+    return PerToken("DSA", one * layers, indexer, formula=words, unpacked=plain * layers, **extra)
 
 
 def _heads(

@@ -115,7 +115,10 @@ def _sized(case: Case, size: int) -> Result:
 
 
 def _pools(case: Case, meaning: Semantics, amount: int, lines: list[str]) -> tuple[int, int | None, int]:
-    """Bytes taken per rank, at least and at most, and what the check is asked for."""
+    """Bytes taken per rank, at least and at most, and what the check is asked for.
+
+    Side pools came after pinning to a power of two had gone, so that only the main one is rounded.
+    """
     model = case.model
     if model is None:
         low = taken(amount, meaning.pinning)
@@ -130,17 +133,19 @@ def _pools(case: Case, meaning: Semantics, amount: int, lines: list[str]) -> tup
     main = count * row
     low = taken(main, meaning.pinning)
     _pin_words(meaning.pinning, main, low, lines)
-    apart = 0
+    apart = most_apart = 0
     if model.indexer and not inside:
         apart = count * model.indexer
         lines.append(f"the indexer's own pool: {count} x {model.indexer} = {both(apart)} more")
+        most_apart = paged(amount // model.unpacked, case.page, meaning.pages) * model.indexer
+        if most_apart > apart:
+            lines.append(f"up to {both(most_apart)} where the attention backend does not pack the rows")
     least, most = _states(case, amount, lines)
     draft = _draft(case, count, lines)
-    low += taken(apart, meaning.pinning) + least
-    asked = main + apart + least + (draft[0])
+    asked = main + max(apart, most_apart) + least + draft[0]
     if draft[1] is None:
-        return low + draft[0], None, asked
-    return low + draft[0], low - least + most + taken(draft[1], meaning.pinning), asked
+        return low + apart + least + draft[0], None, asked
+    return low + apart + least + draft[0], low + max(apart, most_apart) + most + draft[1], asked
 
 
 def _pin_words(pinning: Pinning, amount: int, low: int, lines: list[str]) -> None:
