@@ -41,7 +41,7 @@ WATCH = """\
 What you will see: the ladder, and on it one rung after the other. `end-workers` ends the hung group. What it held does
 not fall any more, so `reset-gpu` is tried, and then `power-cycle-vm`. After each rung the tool looks again; it stops
 when the guest is healthy twice in a row. Consent is given by options here (`--yes --approve vm`); without them it asks.
-`--evict` says that the login shell and the tmux in the guest may be ended too: without it the VM would not be stopped.
+`--evict` says that whoever else is in the guest, here a login shell and a tmux, may be ended by the power cycle too.
 """
 
 
