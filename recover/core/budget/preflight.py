@@ -13,7 +13,8 @@ from typing import Any
 
 from recover.core.budget import words
 from recover.core.budget.launch import from_argv, parse, sizing_options
-from recover.core.budget.model import GB, Demand, Facts, Fit, Launch, Problem, Scope, Semantics, Verdict
+from recover.core.budget.model import GB, Demand, Facts, Fit, Launch, Pinning, Problem, Scope, Semantics, Verdict
+from recover.core.budget.preflight_follow import Tally
 from recover.core.budget.preflight_report import Gathered, Installed
 from recover.core.budget.proof import Proof, proof_lines, semantics
 from recover.core.budget.sizes import both
@@ -229,3 +230,12 @@ def explain_exhaustion(
 def command_text(words_given: Sequence[str]) -> str:
     """The words after `--` as one text: a person's single quoted string stays what it is."""
     return words_given[0] if len(words_given) == 1 else shlex.join(words_given)
+
+
+def tally(result: Preflight) -> Tally | None:
+    """What the engine's log is held against while it starts; None where the machine's memory is not known."""
+    verdict = result.verdict
+    if verdict.available is None or verdict.ranks < 1:
+        return None
+    pinning = next((m.pinning for m in verdict.semantics if m.flag == "hicache-size"), Pinning.EXACT)
+    return Tally(max(0, verdict.available - verdict.loading), verdict.ranks, pinning)
