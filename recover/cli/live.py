@@ -13,6 +13,7 @@ from recover.core.clean import clean
 from recover.core.history import Attempt, History, after
 from recover.core.report.lines import action_words, line
 from recover.core.report.words import about, base_words, count, size, span
+from recover.core.sentences import grouped
 from recover.model.act import Pass, Refuse
 from recover.model.ladder import Playbook, Ready
 from recover.model.record import (
@@ -174,8 +175,9 @@ class LiveView:
         if saw is None:
             return []
         colour = {"healthy": "green", "faulty": "red", "hopeless": "bold red"}.get(saw.diagnosis.state, "yellow")
-        says = [f.says for f in saw.diagnosis.findings]
-        says += [f"not stuck yet, may go away by itself: {s.finding.says}" for s in saw.diagnosis.ripening]
+        says = list(grouped(f.says for f in saw.diagnosis.findings))
+        slow = grouped(s.finding.says for s in saw.diagnosis.ripening)
+        says += [f"not stuck yet, may go away by itself: {text}" for text in slow]
         says = says or [f"not seen: {gap}" for gap in saw.diagnosis.gaps]
         rows: list[RenderableType] = [
             Text.assemble(
@@ -191,8 +193,9 @@ class LiveView:
         from rich.table import Table
 
         table = Table(box=None, show_header=False, padding=(0, 1), pad_edge=True)
-        for column in range(3):
-            table.add_column(no_wrap=True, overflow="ellipsis", ratio=1 if column == 2 else None)
+        longest = max((len(rung.step) for rung in self._playbook.rungs), default=0)
+        for column, least in enumerate((1, longest, None)):  # a long refusal must not squeeze the rungs' names
+            table.add_column(no_wrap=True, overflow="ellipsis", ratio=1 if column == 2 else None, min_width=least)
         for index, rung in enumerate(self._playbook.rungs):
             mark, style, says = self._rung(history, index)
             table.add_row(mark, rung.step, says, style=style)

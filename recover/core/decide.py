@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from recover.core.advice import next_command
 from recover.core.history import History, OpenDuty
+from recover.core.sentences import some
 from recover.model.act import Due, Pass, Refuse, StartVm
 from recover.model.ladder import Playbook, Ready, RungOption
 from recover.model.record import Decision, End, EndKind, Restore, Saw, Stop, Try, Wait
@@ -254,7 +255,7 @@ def _limits(
 
 
 def _try(history: History, option: RungOption, ready: Ready, findings: tuple[Finding, ...]) -> Try:
-    why = "; ".join(f.says for f in findings[:3]) + (f"; and {len(findings) - 3} more" if len(findings) > 3 else "")
+    why = some(f.says for f in findings)
     return Try(option.index, option.step, ready.line, history.used(option.index) + 1, option.scope, why)
 
 
@@ -267,8 +268,8 @@ def _says(saw: Saw) -> str:
     """What is wrong, or what could not be seen, in one line."""
     findings = saw.diagnosis.findings
     if findings:
-        return "; ".join(f.says for f in findings[:3])
-    return "; ".join(saw.diagnosis.gaps[:3]) or "nothing that is known is wrong, and not all is known"
+        return some(f.says for f in findings)
+    return some(saw.diagnosis.gaps) or "nothing that is known is wrong, and not all is known"
 
 
 RULES: tuple[Rule, ...] = (

@@ -15,7 +15,8 @@ from typing import Any, TextIO
 
 from recover.core.clean import clean
 from recover.core.report.lines import action_words
-from recover.core.report.words import about, span
+from recover.core.report.words import about, hit_lines, span
+from recover.core.sentences import grouped
 from recover.model.act import Blast, Signal
 from recover.model.record import Try
 from recover.model.verdict import Diagnosis, Scope
@@ -131,8 +132,8 @@ def question(target: str, attempt: Try, blast: Blast) -> list[str]:
     again = f", try {attempt.attempt}" if attempt.attempt > 1 else ""
     lines = ["", f"{clean(target)}: {attempt.step}{again} (scope {attempt.scope.word}, {about(blast.minutes)})"]
     lines.append(f"  Why: {clean(attempt.why)}")
-    lines += [f"  It will: {clean(word)}" for word in attempt.line.words]
-    lines += [f"  Hits {hit.kind} {clean(hit.name)}: {clean(hit.how)}" for hit in blast.hits]
+    lines += [f"  It will: {clean(word)}" for word in grouped(attempt.line.words)]
+    lines += [f"  Hits {clean(line)}" for line in hit_lines(blast.hits)]
     return lines if blast.hits else [*lines, "  Hits nobody else."]
 
 

@@ -6,6 +6,7 @@ from typing import assert_never
 
 from recover.core.clean import clean
 from recover.core.report.words import brief, gpu_sum, size, span
+from recover.core.sentences import grouped, some
 from recover.model.act import (
     Action,
     AwaitBoot,
@@ -88,10 +89,13 @@ def _line(entry: Entry) -> str:
 
 def saw_line(saw: Saw) -> str:
     """What a look found: state, what is wrong, the figures."""
-    says = [f.says for f in saw.diagnosis.findings] or [s.finding.says for s in saw.diagnosis.ripening]
+    says = [f.says for f in saw.diagnosis.findings]
+    says = says or [
+        f"{text} (may go away by itself)" for text in grouped(s.finding.says for s in saw.diagnosis.ripening)
+    ]
     if not says:
         says = list(saw.diagnosis.gaps)
-    shown = "; ".join(says[:3]) + (f"; and {len(says) - 3} more" if len(says) > 3 else "")
+    shown = some(says)
     return f"looked: {saw.diagnosis.state}" + (f": {shown}" if shown else "") + f" [{figures(saw)}]"
 
 

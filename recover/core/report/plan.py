@@ -8,7 +8,8 @@ from typing import Any, assert_never
 
 from recover.core.clean import clean
 from recover.core.report.result import EXIT_CODES
-from recover.core.report.words import about, base_words, columns, gpu_sum, size, span
+from recover.core.report.words import about, base_words, columns, gpu_sum, hit_lines, size, span
+from recover.core.sentences import grouped
 from recover.model.act import Hit, Pass, Refuse
 from recover.model.ladder import Ready, RungOption
 from recover.model.record import Decided, Decision, EndKind, Entry, Opened, Restore, Saw, Stop, Try, Wait
@@ -94,8 +95,11 @@ def plan_text(plan: Planned) -> str:
     base = base_words(vitals, vitals.ram_baseline_mib)
     ram = f"RAM available {size(vitals.ram_available_mib)} of {size(vitals.ram_total_mib)} ({base})"
     lines.append(f"Seen: {plan.saw.diagnosis.state}; {gpu_sum(vitals)}; {ram}")
-    lines += [f"  {clean(f.says)}" for f in plan.saw.diagnosis.findings]
-    lines += [f"  may go away by itself: {clean(s.finding.says)}" for s in plan.saw.diagnosis.ripening]
+    lines += [f"  {clean(says)}" for says in grouped(f.says for f in plan.saw.diagnosis.findings)]
+    lines += [
+        f"  may go away by itself: {clean(says)}"
+        for says in grouped(s.finding.says for s in plan.saw.diagnosis.ripening)
+    ]
     lines += [f"  not seen: {clean(g)}" for g in plan.saw.diagnosis.gaps]
     return "\n".join([*lines, *_ladder(plan)])
 
@@ -103,10 +107,10 @@ def plan_text(plan: Planned) -> str:
 def _attempt(attempt: Try, saw: Saw) -> list[str]:
     option = _option(saw, attempt.index)
     lines = [f"  why: {clean(attempt.why)}"]
-    lines += [f"  it would: {clean(word)}" for word in attempt.line.words]
+    lines += [f"  it would: {clean(word)}" for word in grouped(attempt.line.words)]
     if option is not None and isinstance(option.offer, Ready):
         hits = option.offer.blast.hits
-        lines += [f"  hits {hit.kind} {clean(hit.name)}: {clean(hit.how)}" for hit in hits]
+        lines += [f"  hits {clean(line)}" for line in hit_lines(hits)]
         lines += [] if hits else ["  hits nobody else"]
     return lines
 

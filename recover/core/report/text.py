@@ -8,7 +8,8 @@ from recover.core.clean import clean
 from recover.core.history import History, fold
 from recover.core.report.lines import figures
 from recover.core.report.result import Json, gpus, looks, opened_at, ram
-from recover.core.report.words import UNKNOWN, base_words, brief, columns, count, size, span
+from recover.core.report.words import UNKNOWN, base_words, brief, columns, count, hit_lines, size, span
+from recover.core.sentences import grouped
 from recover.model.act import Hit
 from recover.model.ladder import Ready
 from recover.model.record import Began, Closed, EndKind, Entry, Saw, Vitals
@@ -30,7 +31,7 @@ def text(entries: Iterable[Entry], journal: str = "") -> str:
     lines = [verdict(entries, history)]
     lines += _figures(entries, history)
     lines += _tries(history)
-    lines += _section("Stopped or disturbed", _hit_lines(hits(entries)))
+    lines += _section("Stopped or disturbed", hit_lines(hits(entries)))
     lines += _after(history)
     lines += _section("Why no other rung", _passed_over(history))
     lines += _section("Still wrong", _still(history))
@@ -68,16 +69,6 @@ def hits(entries: Iterable[Entry]) -> tuple[Hit, ...]:
             if option is not None and isinstance(option.offer, Ready):
                 found.update({(h.kind, h.name): h for h in option.offer.blast.hits})
     return tuple(found.values())
-
-
-def _hit_lines(found: tuple[Hit, ...]) -> list[str]:
-    """Each hit on a line of its own; devices, which may be many, together."""
-    lines = [f"{h.kind} {h.name}: {h.how}" for h in found if h.kind != "device"]
-    for how in dict.fromkeys(h.how for h in found if h.kind == "device"):
-        names = [h.name for h in found if h.kind == "device" and h.how == how]
-        lines.append(f"{count(len(names), 'device')}: {how}: {', '.join(names)}" if len(names) < 3 else
-                     f"{len(names)} devices: {how}")  # fmt: skip
-    return lines
 
 
 def _passed_over(history: History) -> list[str]:
@@ -153,10 +144,12 @@ def _still(history: History) -> list[str]:
     closed = history.closed
     if history.last is None or (closed is not None and closed.end.kind in (EndKind.HEALTHY, EndKind.RECOVERED)):
         return []
-    return [
-        f.says + (f" (cured at scope {f.cure.word})" if f.cure is not None else " (no step here cures it)")
-        for f in history.last.diagnosis.findings
-    ]
+    return list(
+        grouped(
+            f.says + (f" (cured at scope {f.cure.word})" if f.cure is not None else " (no step here cures it)")
+            for f in history.last.diagnosis.findings
+        )
+    )
 
 
 def _section(title: str, lines: Iterable[str]) -> list[str]:

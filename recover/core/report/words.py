@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from recover.core.clean import clean
+from recover.model.act import Hit
 from recover.model.record import GpuVital, Vitals
 
 UNKNOWN = "?"
@@ -77,3 +78,13 @@ def brief(detail: str) -> str:
         else:
             said.append((part, 1))
     return "; ".join(part if times == 1 else f"{part} ({times} times)" for part, times in said)
+
+
+def hit_lines(found: Sequence[Hit]) -> list[str]:
+    """Each hit on a line of its own; devices, which may be many, together."""
+    lines = [f"{h.kind} {h.name}: {h.how}" for h in found if h.kind != "device"]
+    for how in dict.fromkeys(h.how for h in found if h.kind == "device"):
+        names = [h.name for h in found if h.kind == "device" and h.how == how]
+        lines.append(f"{count(len(names), 'device')}: {how}: {', '.join(names)}" if len(names) < 3 else
+                     f"{len(names)} devices: {how}")  # fmt: skip
+    return lines
