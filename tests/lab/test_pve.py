@@ -62,16 +62,27 @@ class Hooks:
 def configuration(**extra: Any) -> dict[str, Any]:
     return {
         "time_scale": 0.01,
-        "nodes": [{"name": "pve1", "memory_mib": 1024 << 10, "used_mib": 24 << 10, "pci": [AUDIO, SWITCH]},
-                  {"name": "pve2", "memory_mib": 256 << 10, "used_mib": 8 << 10}],
-        "vms": [{"vmid": 174, "name": "node-174", "memory_mib": 449 << 10, "hostpci": [GPU], "tags": "gpu;prod",
-                 "smbios_uuid": "11111111-2222-4333-8444-555555555555"},
-                {"vmid": 101, "name": "web", "memory_mib": 16 << 10, "agent": "none"},
-                {"vmid": 175, "name": "node-175", "status": "stopped", "hostpci": ["0000:01:00,pcie=1"]},
-                {"vmid": 180, "name": "mapped", "status": "stopped", "hostpci": ["mapping=gpu0,pcie=1"]},
-                {"vmid": 190, "name": "ha", "ha": "started"}],
+        "nodes": [
+            {"name": "pve1", "memory_mib": 1024 << 10, "used_mib": 24 << 10, "pci": [AUDIO, SWITCH]},
+            {"name": "pve2", "memory_mib": 256 << 10, "used_mib": 8 << 10},
+        ],
+        "vms": [
+            {
+                "vmid": 174,
+                "name": "node-174",
+                "memory_mib": 449 << 10,
+                "hostpci": [GPU],
+                "tags": "gpu;prod",
+                "smbios_uuid": "11111111-2222-4333-8444-555555555555",
+            },
+            {"vmid": 101, "name": "web", "memory_mib": 16 << 10, "agent": "none"},
+            {"vmid": 175, "name": "node-175", "status": "stopped", "hostpci": ["0000:01:00,pcie=1"]},
+            {"vmid": 180, "name": "mapped", "status": "stopped", "hostpci": ["mapping=gpu0,pcie=1"]},
+            {"vmid": 190, "name": "ha", "ha": "started"},
+        ],
         "mappings": [{"id": "gpu0", "map": ["id=10de:2bb5,iommugroup=14,node=pve1,path=0000:01:00.0"]}],
-        **extra}
+        **extra,
+    }
 
 
 class Bench:
@@ -85,8 +96,17 @@ class Bench:
 
     def client(self, secret: str | None = None) -> Any:
         user, _, name = self.server.token_id.partition("!")
-        self.clients.append(ProxmoxAPI(self.server.host, port=self.server.port, user=user, token_name=name, timeout=40,
-                                       token_value=secret or self.server.secret, verify_ssl=self.server.ca_file))
+        self.clients.append(
+            ProxmoxAPI(
+                self.server.host,
+                port=self.server.port,
+                user=user,
+                token_name=name,
+                timeout=40,
+                token_value=secret or self.server.secret,
+                verify_ssl=self.server.ca_file,
+            )
+        )
         return self.clients[-1]
 
     def close(self) -> None:
@@ -132,11 +152,13 @@ class Bench:
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
     with contextlib.ExitStack() as stack:
+
         def make(**extra: Any) -> Bench:
             hooks = Hooks()
             made = Bench(stack.enter_context(PveServer(configuration(**extra), tmp_path, hooks)), hooks)
             stack.callback(made.close)
             return made
+
         yield make
 
 
@@ -189,9 +211,11 @@ def test_a_missing_privilege_is_named(bench: Callable[..., Bench]) -> None:
 
 def test_a_token_needs_what_its_user_has_too_and_sees_only_what_it_may(bench: Callable[..., Bench]) -> None:
     who = "gpu-recover@pve!oncall"
-    grants = [{"who": who, "path": "/vms", "privs": ["VM.Audit", "VM.PowerMgmt"]},
-              {"who": "gpu-recover@pve", "path": "/vms/174", "privs": ["VM.Audit"]},
-              {"who": who, "path": "/vms/101", "privs": ["VM.Console"]}]
+    grants = [
+        {"who": who, "path": "/vms", "privs": ["VM.Audit", "VM.PowerMgmt"]},
+        {"who": "gpu-recover@pve", "path": "/vms/174", "privs": ["VM.Audit"]},
+        {"who": who, "path": "/vms/101", "privs": ["VM.Console"]},
+    ]
     b = bench(grants=grants)
     refused(403, "Permission check failed (/vms/174, VM.PowerMgmt)", b.post, "stop")
     assert [row["vmid"] for row in b.api.cluster.resources.get(type="vm")] == [174]
@@ -231,6 +255,7 @@ def test_pci_list_hides_bridges_and_what_fell_off_the_bus(bench: Callable[..., B
 
     def ids(**values: str) -> list[str]:
         return [row["id"] for row in b.node.hardware.pci.get(**values)]
+
     assert ids() == ["0000:01:00.0", "0000:01:00.1"]
     assert ids(**{"pci-class-blacklist": ""}) == ["0000:01:00.0", "0000:01:00.1", "0000:05:00.0"]
     assert b.node.hardware.pci.get()[0]["iommugroup"] == 14
@@ -268,9 +293,14 @@ def test_a_vm_elsewhere_and_a_node_unknown_or_away(bench: Callable[..., Bench]) 
     assert where[174] == "unknown"
 
 
-@pytest.mark.parametrize(("mode", "text"), [
-    ("none", "No QEMU guest agent configured"), ("hangs", "QEMU guest agent is not running"),
-    ("not-running", "QEMU guest agent is not running")])
+@pytest.mark.parametrize(
+    ("mode", "text"),
+    [
+        ("none", "No QEMU guest agent configured"),
+        ("hangs", "QEMU guest agent is not running"),
+        ("not-running", "QEMU guest agent is not running"),
+    ],
+)
 def test_a_guest_agent_that_does_not_answer(bench: Callable[..., Bench], mode: str, text: str) -> None:
     b = bench()
     b.server.set_vm(174, agent=mode)
@@ -304,11 +334,16 @@ def test_an_old_server_has_no_message_in_its_errors(bench: Callable[..., Bench],
     b = bench()
 
     def body(server: PveServer) -> dict[str, Any]:
-        answer = requests.get(server.url + "/api2/json/nodes/pve1/qemu/999/status/current", verify=server.ca_file,
-                              headers={"Authorization": f"PVEAPIToken={server.token_id}={server.secret}"}, timeout=10)
+        answer = requests.get(
+            server.url + "/api2/json/nodes/pve1/qemu/999/status/current",
+            verify=server.ca_file,
+            headers={"Authorization": f"PVEAPIToken={server.token_id}={server.secret}"},
+            timeout=10,
+        )
         assert answer.status_code == 500 and "does not exist" in answer.reason
         found: dict[str, Any] = answer.json()
         return found
+
     assert "does not exist" in body(b.server)["message"]
     with PveServer(configuration(error_message=False), tmp_path / "old") as old:
         assert "message" not in body(old)
@@ -428,8 +463,14 @@ def test_a_machine_that_does_not_start_is_a_failed_start(bench: Callable[..., Be
 def test_a_slow_end_is_in_the_log(bench: Callable[..., Bench]) -> None:
     b = bench()
     b.server.inject("stop", how="sigkill", vmid=174)
-    assert b.power("stop") == ("OK", ["VM still running - terminating now with SIGTERM",
-                                      "VM still running - terminating now with SIGKILL", "TASK OK"])
+    assert b.power("stop") == (
+        "OK",
+        [
+            "VM still running - terminating now with SIGTERM",
+            "VM still running - terminating now with SIGKILL",
+            "TASK OK",
+        ],
+    )
     assert b.current()["status"] == "stopped"
 
 
@@ -485,11 +526,16 @@ def test_ha_may_start_it_elsewhere(bench: Callable[..., Bench]) -> None:
 
 
 def test_tasks_by_source_vm_type_and_time(bench: Callable[..., Bench]) -> None:
-    b = bench(tasks=[{"type": "vzdump", "vmid": 101, "age_s": 300},
-                     {"type": "qmstart", "vmid": 174, "age_s": 9000, "status": "start failed: got timeout"}])
+    b = bench(
+        tasks=[
+            {"type": "vzdump", "vmid": 101, "age_s": 300},
+            {"type": "qmstart", "vmid": 174, "age_s": 9000, "status": "start failed: got timeout"},
+        ]
+    )
 
     def kinds(**values: Any) -> list[tuple[str, str | None]]:
         return [(task["type"], task.get("status")) for task in b.node.tasks.get(**values)]
+
     assert kinds(source="active") == [("vzdump", "RUNNING")]
     assert kinds() == [("qmstart", "start failed: got timeout")]
     assert b.power("stop")[0] == "OK"
@@ -560,8 +606,16 @@ def test_a_cut_connection_and_a_slow_answer(bench: Callable[..., Bench]) -> None
 def test_reads_fail_while_a_start_runs(bench: Callable[..., Bench]) -> None:
     b = bench()
     assert b.power("stop")[0] == "OK"
-    b.server.inject("http", path="/nodes/pve1/qemu/174/*", method="GET", during="qmstart", vmid=174, status=599,
-                    message="Too many redirections", times=None)
+    b.server.inject(
+        "http",
+        path="/nodes/pve1/qemu/174/*",
+        method="GET",
+        during="qmstart",
+        vmid=174,
+        status=599,
+        message="Too many redirections",
+        times=None,
+    )
     assert b.current()["status"] == "stopped"
     b.hooks.gate.clear()
     upid = b.post("start")
@@ -593,17 +647,23 @@ def test_a_failed_reset_is_a_warning_in_the_log(bench: Callable[..., Bench]) -> 
     b = bench()
     b.server.inject("reset-warning")
     assert b.power("stop")[0] == "OK"
-    warned = ["error writing '1' to '/sys/bus/pci/devices/0000:01:00.0/reset': Inappropriate ioctl for device",
-              "failed to reset PCI device '0000:01:00.0', but trying to continue as not all devices need a reset"]
+    warned = [
+        "error writing '1' to '/sys/bus/pci/devices/0000:01:00.0/reset': Inappropriate ioctl for device",
+        "failed to reset PCI device '0000:01:00.0', but trying to continue as not all devices need a reset",
+    ]
     assert b.power("start") == ("OK", [*warned, "TASK OK"])
 
 
-@pytest.mark.parametrize(("fault", "status", "done"), [
-    ({"kind": "flock"}, "can't lock file '/var/lock/qemu-server/lock-174.conf' - got timeout", False),
-    ({"kind": "killed"}, "unexpected status", False),
-    ({"kind": "warnings", "count": 2}, "WARNINGS: 2", True),
-    ({"kind": "task-error", "message": "first\nsecond"}, "first second", False),
-    ({"kind": "task-error", "message": "late", "when": "after"}, "late", True)])
+@pytest.mark.parametrize(
+    ("fault", "status", "done"),
+    [
+        ({"kind": "flock"}, "can't lock file '/var/lock/qemu-server/lock-174.conf' - got timeout", False),
+        ({"kind": "killed"}, "unexpected status", False),
+        ({"kind": "warnings", "count": 2}, "WARNINGS: 2", True),
+        ({"kind": "task-error", "message": "first\nsecond"}, "first second", False),
+        ({"kind": "task-error", "message": "late", "when": "after"}, "late", True),
+    ],
+)
 def test_other_ends_of_a_task(bench: Callable[..., Bench], fault: dict[str, Any], status: str, done: bool) -> None:
     b = bench(faults=[{"action": "stop", "skip": 0, **fault}])
     assert b.power("stop")[0] == status
@@ -638,10 +698,17 @@ def test_requests_are_kept_without_secrets(bench: Callable[..., Bench], tmp_path
     b.post("start", 101, timeout=600)
     note = b.server.requests()[-1]
     assert (note["method"], note["path"], note["params"]) == (
-        "POST", "/nodes/pve1/qemu/101/status/start", {"timeout": "600"})
+        "POST",
+        "/nodes/pve1/qemu/101/status/start",
+        {"timeout": "600"},
+    )
     with contextlib.suppress(requests.exceptions.RequestException):
-        requests.post(b.server.url + "/api2/json/access/ticket", data={"username": "root@pam", "password": "hush"},
-                      verify=b.server.ca_file, timeout=10)
+        requests.post(
+            b.server.url + "/api2/json/access/ticket",
+            data={"username": "root@pam", "password": "hush"},
+            verify=b.server.ca_file,
+            timeout=10,
+        )
     lines = [json.loads(line) for line in (tmp_path / "requests.jsonl").read_text().splitlines()]
     assert lines[0]["status"] == 200 and lines[-1]["params"]["password"] == "***"
     assert b.server.secret not in (tmp_path / "requests.jsonl").read_text()
@@ -654,6 +721,7 @@ def test_an_address_of_the_api_goes_away_and_comes_back(bench: Callable[..., Ben
         headers = {"Authorization": f"PVEAPIToken={b.server.token_id}={b.server.secret}"}
         answer = requests.get(f"{url}/api2/json/version", headers=headers, verify=b.server.ca_file, timeout=10)
         return answer.status_code
+
     first, second = b.server.urls
     assert (status(first), status(second)) == (200, 200)
     b.api.version.get()
@@ -672,8 +740,10 @@ def test_an_address_of_the_api_goes_away_and_comes_back(bench: Callable[..., Ben
 def test_as_a_process_with_command_hooks(tmp_path: Path) -> None:
     folder = tmp_path / ("deep" * 40)  # longer than a socket's name may be
     hook = tmp_path / "hook.py"
-    hook.write_text(f"import sys; open({str(tmp_path / 'calls')!r}, 'a').write(' '.join(sys.argv[1:]) + '\\n'); "
-                    "sys.exit(1 if sys.argv[1] == 'shutdown' else 0)\n")
+    hook.write_text(
+        f"import sys; open({str(tmp_path / 'calls')!r}, 'a').write(' '.join(sys.argv[1:]) + '\\n'); "
+        "sys.exit(1 if sys.argv[1] == 'shutdown' else 0)\n"
+    )
     config = tmp_path / "pve.json"
     config.write_text(json.dumps(configuration(directory=str(folder), hooks={"command": [sys.executable, str(hook)]})))
     process = subprocess.Popen([sys.executable, "-m", "tests.lab.pve.server", "--config", str(config)], cwd=ROOT)
@@ -686,8 +756,15 @@ def test_as_a_process_with_command_hooks(tmp_path: Path) -> None:
         about = control.server()
         assert control.call("ping") == "pong" and about["pid"] == process.pid
         user, _, name = about["token_id"].partition("!")
-        api = ProxmoxAPI("127.0.0.1", port=about["port"], user=user, token_name=name, verify_ssl=about["ca_file"],
-                         token_value=Path(about["secret_file"]).read_text().strip(), timeout=40)
+        api = ProxmoxAPI(
+            "127.0.0.1",
+            port=about["port"],
+            user=user,
+            token_name=name,
+            verify_ssl=about["ca_file"],
+            token_value=Path(about["secret_file"]).read_text().strip(),
+            timeout=40,
+        )
         control.call("inject", fault={"kind": "http", "action": "stop", "vmid": 174})
         refused(596, "Connection timed out", api.nodes("pve1").qemu(174).status.stop.post)
         api.nodes("pve1").qemu(174).status.shutdown.post(timeout=1, forceStop=1)

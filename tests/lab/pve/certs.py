@@ -31,9 +31,17 @@ def _name(text: str) -> x509.Name:
 
 
 def _usage(ca: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(digital_signature=not ca, content_commitment=False, key_encipherment=False,
-                         data_encipherment=False, key_agreement=False, key_cert_sign=ca, crl_sign=ca,
-                         encipher_only=False, decipher_only=False)
+    return x509.KeyUsage(
+        digital_signature=not ca,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=ca,
+        crl_sign=ca,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def _write(path: Path, data: bytes, mode: int) -> None:
@@ -49,12 +57,19 @@ def make_pki(directory: Path, host: str = "127.0.0.1", variant: str = "good") ->
     day = datetime.timedelta(days=1)
     ca_key = ec.generate_private_key(ec.SECP256R1())
     ca_id = x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key())
-    ca = (x509.CertificateBuilder().subject_name(_name("Lab PVE Root CA")).issuer_name(_name("Lab PVE Root CA"))
-          .public_key(ca_key.public_key()).serial_number(x509.random_serial_number())
-          .not_valid_before(now - 60 * day).not_valid_after(now + 60 * day)
-          .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-          .add_extension(_usage(ca=True), critical=True)
-          .add_extension(ca_id, critical=False).sign(ca_key, hashes.SHA256()))
+    ca = (
+        x509.CertificateBuilder()
+        .subject_name(_name("Lab PVE Root CA"))
+        .issuer_name(_name("Lab PVE Root CA"))
+        .public_key(ca_key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - 60 * day)
+        .not_valid_after(now + 60 * day)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(ca=True), critical=True)
+        .add_extension(ca_id, critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
     until = now - day if variant == "expired" else now + 30 * day
     names: list[x509.GeneralName]
     if variant == "wrong-host":
@@ -62,20 +77,33 @@ def make_pki(directory: Path, host: str = "127.0.0.1", variant: str = "good") ->
     else:
         names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address(host))]
     key = ec.generate_private_key(ec.SECP256R1())
-    cert = (x509.CertificateBuilder().subject_name(_name("pve1.lab")).issuer_name(ca.subject)
-            .public_key(key.public_key()).serial_number(x509.random_serial_number())
-            .not_valid_before(now - 30 * day).not_valid_after(until)
-            .add_extension(x509.SubjectAlternativeName(names), critical=False)
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(ca=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(ca_id), critical=False)
-            .sign(ca_key, hashes.SHA256()))
-    pki = Pki(directory / "ca.pem", directory / "server.pem", directory / "server.key",
-              hashlib.sha256(cert.public_bytes(serialization.Encoding.DER)).hexdigest().upper())
-    pretty = ":".join(pki.fingerprint[i:i + 2] for i in range(0, len(pki.fingerprint), 2))
+    cert = (
+        x509.CertificateBuilder()
+        .subject_name(_name("pve1.lab"))
+        .issuer_name(ca.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - 30 * day)
+        .not_valid_after(until)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(ca=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(ca_id), critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
+    pki = Pki(
+        directory / "ca.pem",
+        directory / "server.pem",
+        directory / "server.key",
+        hashlib.sha256(cert.public_bytes(serialization.Encoding.DER)).hexdigest().upper(),
+    )
+    pretty = ":".join(pki.fingerprint[i : i + 2] for i in range(0, len(pki.fingerprint), 2))
     _write(pki.ca_file, ca.public_bytes(serialization.Encoding.PEM), 0o644)
     _write(pki.cert_file, cert.public_bytes(serialization.Encoding.PEM), 0o644)
-    _write(pki.key_file, key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
-                                           serialization.NoEncryption()), 0o600)
+    _write(
+        pki.key_file,
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+        0o600,
+    )
     return Pki(pki.ca_file, pki.cert_file, pki.key_file, pretty)

@@ -88,8 +88,10 @@ class FakePveGpu(Permits, Power, Reads, Tasks, FakePve):  # type: ignore[misc]
     def add_lab_node(self, data: dict[str, Any]) -> None:
         name = data["name"]
         self.nodes[name] = {"online": bool(data.get("online", True))}
-        self.node_memory[name] = {"memory_mib": int(data.get("memory_mib", 2457600)),
-                                  "used_mib": int(data.get("used_mib", 24576))}
+        self.node_memory[name] = {
+            "memory_mib": int(data.get("memory_mib", 2457600)),
+            "used_mib": int(data.get("used_mib", 24576)),
+        }
         self.devices[name] = {device["bdf"]: PciDevice.parse(device) for device in data.get("pci", ())}
 
     def add_lab_vm(self, data: dict[str, Any]) -> LabVm:
@@ -192,8 +194,9 @@ class FakePveGpu(Permits, Power, Reads, Tasks, FakePve):  # type: ignore[misc]
         text = fault.message if fault.message is not None else "Connection timed out"
         if fault.status == 401 or fault.status >= 595:
             return bare(fault.status, text)
-        return web.json_response({"data": None, "message": text + "\n"}, status=fault.status,
-                                 reason=text.splitlines()[0])
+        return web.json_response(
+            {"data": None, "message": text + "\n"}, status=fault.status, reason=text.splitlines()[0]
+        )
 
     async def _plain(self, request: web.Request, handler: Any) -> web.StreamResponse:
         response: web.StreamResponse = await FakePve._middleware(self, request, handler)
@@ -202,8 +205,12 @@ class FakePveGpu(Permits, Power, Reads, Tasks, FakePve):  # type: ignore[misc]
             return bare(401, response.reason or "")
         if response.status >= 595:
             return bare(response.status, response.reason or "")
-        if response.status >= 400 and not self.error_message and isinstance(response, web.Response) \
-                and response.content_type == "application/json":
+        if (
+            response.status >= 400
+            and not self.error_message
+            and isinstance(response, web.Response)
+            and response.content_type == "application/json"
+        ):
             body = json.loads(response.text or "{}")
             body.pop("message", None)
             return web.json_response(body, status=response.status, reason=response.reason)
@@ -216,8 +223,14 @@ class FakePveGpu(Permits, Power, Reads, Tasks, FakePve):  # type: ignore[misc]
             given = {}
         self.seen_total += 1
         note: dict[str, Any] = {
-            "n": self.seen_total, "time": time.time(), "method": request.method, "path": path, "status": None,
-            "params": {key: "***" if key in SECRET_KEYS else value for key, value in given.items()}, "fault": None}
+            "n": self.seen_total,
+            "time": time.time(),
+            "method": request.method,
+            "path": path,
+            "status": None,
+            "params": {key: "***" if key in SECRET_KEYS else value for key, value in given.items()},
+            "fault": None,
+        }
         self.seen.append(note)
         del self.seen[:-KEPT_REQUESTS]
         return note

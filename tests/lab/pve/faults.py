@@ -12,8 +12,25 @@ HTTP_KINDS = ("http", "cut", "slow")
 TASK_KINDS = ("task-error", "kvm-timeout", "reset-warning", "stop", "flock", "hang", "killed", "warnings")
 STOPS = ("quit", "sigterm", "sigkill", "zombie", "still-runs")
 ACTIONS = ("start", "stop", "shutdown", "reset", "reboot")
-_KEYS = {"kind", "times", "skip", "id", "method", "path", "action", "vmid", "during", "status", "message", "when",
-         "seconds", "comes_up", "bdf", "how", "count"}
+_KEYS = {
+    "kind",
+    "times",
+    "skip",
+    "id",
+    "method",
+    "path",
+    "action",
+    "vmid",
+    "during",
+    "status",
+    "message",
+    "when",
+    "seconds",
+    "comes_up",
+    "bdf",
+    "how",
+    "count",
+}
 
 
 @dataclass(slots=True)
@@ -102,7 +119,8 @@ class Faults:
             if fault.method not in (None, method):
                 continue
             if fault.during is not None and not any(
-                    kind == fault.during and fault.vmid in (None, int(vmid)) for kind, vmid in running):
+                kind == fault.during and fault.vmid in (None, int(vmid)) for kind, vmid in running
+            ):
                 continue
             if self._spend(fault):
                 return fault
@@ -110,9 +128,14 @@ class Faults:
 
     def for_task(self, action: str, vmid: int) -> list[Fault]:
         """Every fault that strikes this run of the task."""
-        return [fault for fault in list(self._waiting)
-                if fault.kind in TASK_KINDS and fault.vmid in (None, vmid)
-                and (fault.action or _IMPLIED.get(fault.kind)) in (None, action) and self._spend(fault)]
+        return [
+            fault
+            for fault in list(self._waiting)
+            if fault.kind in TASK_KINDS
+            and fault.vmid in (None, vmid)
+            and (fault.action or _IMPLIED.get(fault.kind)) in (None, action)
+            and self._spend(fault)
+        ]
 
 
 _IMPLIED = {"kvm-timeout": "start", "reset-warning": "start", "stop": "stop"}

@@ -48,9 +48,12 @@ class CommandHooks:
 
     def _run(self, action: str, vmid: int) -> int:
         # stderr goes to a file: what the hook leaves running must not hold a pipe open against us
-        with tempfile.TemporaryFile() as said, subprocess.Popen(
-                [*self._argv, action, str(vmid)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                stderr=said) as process:
+        with (
+            tempfile.TemporaryFile() as said,
+            subprocess.Popen(
+                [*self._argv, action, str(vmid)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said
+            ) as process,
+        ):
             self._running.add(process)
             try:
                 code = process.wait(self._timeout_s)

@@ -51,13 +51,21 @@ class PciDevice:
 
     def row(self, verbose: bool = True) -> dict[str, Any]:
         """As GET hardware/pci shows it."""
-        row: dict[str, Any] = {"id": self.bdf, "class": "0x" + self.pci_class.ljust(6, "0"),
-                               "vendor": "0x" + self.vendor, "device": "0x" + self.device,
-                               "iommugroup": self.iommugroup}
+        row: dict[str, Any] = {
+            "id": self.bdf,
+            "class": "0x" + self.pci_class.ljust(6, "0"),
+            "vendor": "0x" + self.vendor,
+            "device": "0x" + self.device,
+            "iommugroup": self.iommugroup,
+        }
         if verbose:
             sub_vendor, _, sub_device = self.subsystem.partition(":")
-            row.update(vendor_name=self.vendor_name, device_name=self.name, subsystem_vendor="0x" + sub_vendor,
-                       subsystem_device="0x" + sub_device)
+            row.update(
+                vendor_name=self.vendor_name,
+                device_name=self.name,
+                subsystem_vendor="0x" + sub_vendor,
+                subsystem_device="0x" + sub_device,
+            )
         return row
 
 
@@ -65,15 +73,45 @@ class LabVm(FakeVm):  # type: ignore[misc]
     """A VM with what a recovery looks at."""
 
     def __init__(self, data: dict[str, Any]) -> None:
-        known = {"vmid", "name", "node", "memory_mib", "status", "qmpstatus", "uptime_s", "lock", "tags", "ha", "agent",
-                 "template", "protection", "onboot", "pool", "smbios_uuid", "mac", "hostpci", "config", "pending",
-                 "start_secs", "stop_secs", "obeys_shutdown", "stop_how", "zombie", "ha_node"}
+        known = {
+            "vmid",
+            "name",
+            "node",
+            "memory_mib",
+            "status",
+            "qmpstatus",
+            "uptime_s",
+            "lock",
+            "tags",
+            "ha",
+            "agent",
+            "template",
+            "protection",
+            "onboot",
+            "pool",
+            "smbios_uuid",
+            "mac",
+            "hostpci",
+            "config",
+            "pending",
+            "start_secs",
+            "stop_secs",
+            "obeys_shutdown",
+            "stop_how",
+            "zombie",
+            "ha_node",
+        }
         unknown = set(data) - known
         if unknown:
             raise ValueError(f"vm {data.get('vmid')}: unknown keys {sorted(unknown)}")
         vmid = int(data["vmid"])
-        super().__init__(vmid, str(data["name"]), node=data.get("node", "pve1"), pool=data.get("pool"),
-                         template=bool(data.get("template", False)))
+        super().__init__(
+            vmid,
+            str(data["name"]),
+            node=data.get("node", "pve1"),
+            pool=data.get("pool"),
+            template=bool(data.get("template", False)),
+        )
         self.zombie = False
         self.ha_node: str | None = None
         self.starts = self.stops = self.resets = 0
@@ -81,13 +119,39 @@ class LabVm(FakeVm):  # type: ignore[misc]
         self.agent_mode = "answers"
         self.obeys_shutdown = True
         self.start_secs = self.stop_secs = 1
-        self.config.update({"memory": str(data.get("memory_mib", 1024)), "cores": "4", "machine": "q35", "bios": "ovmf",
-                            "ostype": "l26", "scsi0": f"local-lvm:vm-{vmid}-disk-0,size=100G",
-                            "net0": f"virtio={data.get('mac', _mac(vmid))},bridge=vmbr0",
-                            "smbios1": f"uuid={data.get('smbios_uuid', _uuid(vmid))}"})
-        self.change({key: value for key, value in {"agent": "answers", **data}.items()
-                     if key not in ("vmid", "name", "node", "memory_mib", "mac", "smbios_uuid", "hostpci", "pool",
-                                    "template", "uptime_s", "status", "qmpstatus")})
+        self.config.update(
+            {
+                "memory": str(data.get("memory_mib", 1024)),
+                "cores": "4",
+                "machine": "q35",
+                "bios": "ovmf",
+                "ostype": "l26",
+                "scsi0": f"local-lvm:vm-{vmid}-disk-0,size=100G",
+                "net0": f"virtio={data.get('mac', _mac(vmid))},bridge=vmbr0",
+                "smbios1": f"uuid={data.get('smbios_uuid', _uuid(vmid))}",
+            }
+        )
+        self.change(
+            {
+                key: value
+                for key, value in {"agent": "answers", **data}.items()
+                if key
+                not in (
+                    "vmid",
+                    "name",
+                    "node",
+                    "memory_mib",
+                    "mac",
+                    "smbios_uuid",
+                    "hostpci",
+                    "pool",
+                    "template",
+                    "uptime_s",
+                    "status",
+                    "qmpstatus",
+                )
+            }
+        )
         self.mark(str(data.get("status", "running")), data.get("qmpstatus"), float(data.get("uptime_s", 86400)))
 
     @property
@@ -103,8 +167,9 @@ class LabVm(FakeVm):  # type: ignore[misc]
             self.stats.pop(key, None)
         if running:
             size = self.memory_mib << 20
-            self.stats.update({"pid": next(_pids), "mem": size * 97 // 100, "memhost": size,
-                               "running-machine": "pc-q35-10.1+pve0"})
+            self.stats.update(
+                {"pid": next(_pids), "mem": size * 97 // 100, "memhost": size, "running-machine": "pc-q35-10.1+pve0"}
+            )
 
     def change(self, values: dict[str, Any]) -> None:
         """Applies configuration keys; the op `vm` comes here too."""
@@ -161,11 +226,25 @@ class LabVm(FakeVm):  # type: ignore[misc]
 
     def view(self) -> dict[str, Any]:
         """For the op `state`."""
-        return {"vmid": self.vmid, "name": self.name, "node": self.node, "status": self.status,
-                "qmpstatus": self.qmpstatus, "lock": self.lock, "ha": self.ha_state, "zombie": self.zombie,
-                "pid": self.stats.get("pid"), "starts": self.starts, "stops": self.stops, "resets": self.resets,
-                "memory_mib": self.memory_mib, "agent": self.agent_mode, "config": dict(self.config),
-                "pending": dict(self.pending), "flock": self.lock_holder}
+        return {
+            "vmid": self.vmid,
+            "name": self.name,
+            "node": self.node,
+            "status": self.status,
+            "qmpstatus": self.qmpstatus,
+            "lock": self.lock,
+            "ha": self.ha_state,
+            "zombie": self.zombie,
+            "pid": self.stats.get("pid"),
+            "starts": self.starts,
+            "stops": self.stops,
+            "resets": self.resets,
+            "memory_mib": self.memory_mib,
+            "agent": self.agent_mode,
+            "config": dict(self.config),
+            "pending": dict(self.pending),
+            "flock": self.lock_holder,
+        }
 
 
 def devices_of(vm: LabVm, devices: dict[str, PciDevice], mappings: dict[str, dict[str, Any]]) -> list[PciDevice]:
@@ -180,8 +259,9 @@ def devices_of(vm: LabVm, devices: dict[str, PciDevice], mappings: dict[str, dic
             functions = [device for device in devices.values() if not device.gone and _covers(address, device.bdf)]
             if not functions:
                 if "mapping" in props:
-                    raise TaskError("PCI device mapping invalid (hardware probably changed): "
-                                    f"pci device '{address}' not found")
+                    raise TaskError(
+                        f"PCI device mapping invalid (hardware probably changed): pci device '{address}' not found"
+                    )
                 raise TaskError(f"no PCI device found for '{address}'")
             found += functions
     return found

@@ -36,12 +36,21 @@ class Ops:
 
     def op_state(self) -> dict[str, Any]:
         pve = self._pve
-        return {"vms": {str(vm.vmid): vm.view() for vm in pve.vms},
-                "nodes": {name: {"online": pve.nodes[name]["online"], "memory": pve.memory(name),
-                                 "devices": {bdf: {"reset": d.reset, "gone": d.gone}
-                                             for bdf, d in pve.devices[name].items()}} for name in pve.node_memory},
-                "tasks": [dict(record, log=list(record["log"])) for record in pve.tasklog],
-                "faults": pve.faults.view(), "quorate": pve.quorate, "requests": pve.seen_total}
+        return {
+            "vms": {str(vm.vmid): vm.view() for vm in pve.vms},
+            "nodes": {
+                name: {
+                    "online": pve.nodes[name]["online"],
+                    "memory": pve.memory(name),
+                    "devices": {bdf: {"reset": d.reset, "gone": d.gone} for bdf, d in pve.devices[name].items()},
+                }
+                for name in pve.node_memory
+            },
+            "tasks": [dict(record, log=list(record["log"])) for record in pve.tasklog],
+            "faults": pve.faults.view(),
+            "quorate": pve.quorate,
+            "requests": pve.seen_total,
+        }
 
     def op_requests(self, since: int = 0) -> list[dict[str, Any]]:
         return [dict(note) for note in self._pve.seen if note["n"] > since]
@@ -92,9 +101,11 @@ class Ops:
     async def op_hold_flock(self, vmid: int, seconds: float | None = None) -> None:
         await self._pve.hold_config_lock(int(vmid), None)
         if seconds is not None:
+
             async def later() -> None:
                 await asyncio.sleep(seconds)
                 self._pve.release_config_lock(int(vmid))
+
             self._pve.background(later())
 
     def op_release_flock(self, vmid: int) -> None:

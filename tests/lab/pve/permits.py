@@ -78,8 +78,10 @@ class Permits:
     def allowed(self, user: str, path: str, priv: str) -> bool:
         if user == "root@pam":
             return True
-        if any(name == priv and (below == "/" or path == below or path.startswith(below + "/"))
-               for below, name in self.denied):
+        if any(
+            name == priv and (below == "/" or path == below or path.startswith(below + "/"))
+            for below, name in self.denied
+        ):
             return False
         owner, bang, _ = user.partition("!")
         owner_has = owner == "root@pam" or priv in self._held(owner, path)
@@ -111,6 +113,8 @@ class Permits:
         for path in sorted(paths):
             held = {priv for priv in shapes.PRIVILEGES if self.allowed(who, path, priv)}
             if held:
-                out[path] = {priv: int(self.allowed(who, path.rstrip("/") + "/x" if path != "/vms" else "/vms/0", priv))
-                             for priv in sorted(held)}
+                out[path] = {
+                    priv: int(self.allowed(who, path.rstrip("/") + "/x" if path != "/vms" else "/vms/0", priv))
+                    for priv in sorted(held)
+                }
         return out

@@ -71,6 +71,7 @@ class Power:
             await body(log, faults)
             await self._strike(faults, "after", vm)
             return None
+
         upid: str = await self.task(vm.node, "qm" + action, vm.vmid, user, run, vm=vm, log=log)  # type: ignore[attr-defined]
         return upid
 
@@ -109,6 +110,7 @@ class Power:
             if vm.status == "running":
                 raise TaskError(f"VM {vm.vmid} already running")
             await self._boot(vm, log, faults)
+
         return await self._worker(vm, "start", user, body)
 
     async def _boot(self, vm: LabVm, log: list[str], faults: list[Fault]) -> None:
@@ -123,10 +125,12 @@ class Power:
         stubborn = [f for f in faults if f.kind == "reset-warning"]
         for device in devices:
             if device.reset == "fails" or any(f.bdf in (None, device.bdf) for f in stubborn):
-                log.append(f"error writing '1' to '/sys/bus/pci/devices/{device.bdf}/reset': "
-                           "Inappropriate ioctl for device")
-                log.append(f"failed to reset PCI device '{device.bdf}', but trying to continue as not all devices "
-                           "need a reset")
+                log.append(
+                    f"error writing '1' to '/sys/bus/pci/devices/{device.bdf}/reset': Inappropriate ioctl for device"
+                )
+                log.append(
+                    f"failed to reset PCI device '{device.bdf}', but trying to continue as not all devices need a reset"
+                )
         if vm.zombie:
             await self.pause(20)  # type: ignore[attr-defined]
             raise TaskError("timeout waiting on systemd")
@@ -148,8 +152,7 @@ class Power:
             if other is but or other.node != but.node or other.status != "running":
                 continue
             try:
-                if any(device.bdf == bdf for device in
-                       devices_of(other, self.devices[other.node], self.mappings)):  # type: ignore[attr-defined]
+                if any(device.bdf == bdf for device in devices_of(other, self.devices[other.node], self.mappings)):  # type: ignore[attr-defined]
                     return other  # type: ignore[no-any-return]
             except TaskError:
                 continue
@@ -179,13 +182,17 @@ class Power:
         overrule = _flag(values, "overrule-shutdown")
         if vm.ha_state not in (None, "ignored"):
             if overrule:
-                raise PveError(400, "Parameter verification failed.",
-                               {"overrule-shutdown": "Not applicable for HA-managed VMs"})
+                raise PveError(
+                    400, "Parameter verification failed.", {"overrule-shutdown": "Not applicable for HA-managed VMs"}
+                )
             return await self._ha_request(vm, user, "stopped")
         if overrule:
             for record in self.tasklog:  # type: ignore[attr-defined]
-                if (record["type"], record["id"], record["status"]) == ("qmshutdown", str(vm.vmid), "running") \
-                        and record["user"] == user:
+                if (record["type"], record["id"], record["status"]) == (
+                    "qmshutdown",
+                    str(vm.vmid),
+                    "running",
+                ) and record["user"] == user:
                     self.interrupt(record)  # type: ignore[attr-defined]
 
         async def body(log: list[str], faults: list[Fault]) -> None:
@@ -194,6 +201,7 @@ class Power:
                 return
             how = next((fault.how for fault in faults if fault.kind == "stop"), vm.stop_how)
             await self._end(vm, log, how)
+
         return await self._worker(vm, "stop", user, body)
 
     async def _end(self, vm: LabVm, log: list[str], how: str) -> None:
@@ -239,6 +247,7 @@ class Power:
             self._locked(vm, values)
             if vm.status == "running":
                 await self._powerdown(vm, values, log)
+
         return await self._worker(vm, "shutdown", user, body)
 
     async def _do_reboot(self, vm: LabVm, user: str, values: dict[str, Any]) -> str:
@@ -249,6 +258,7 @@ class Power:
             self._locked(vm, values)
             await self._powerdown(vm, values, log)
             asyncio.get_running_loop().call_soon(lambda: asyncio.ensure_future(self._start_as_root(vm)))
+
         return await self._worker(vm, "reboot", user, body)
 
     async def _start_as_root(self, vm: LabVm) -> None:
@@ -263,6 +273,7 @@ class Power:
             await self._hook(self.hooks.reset, vm)
             vm.qmpstatus, vm.started_at = "running", time.time()
             vm.resets += 1
+
         return await self._worker(vm, "reset", user, body)
 
     # --- HA
@@ -278,8 +289,16 @@ class Power:
             vm.ha_state = wanted
             self.background(self._ha_round(vm, wanted))  # type: ignore[attr-defined]
             return None
-        upid: str = await self.task(vm.node, "ha" + verb, vm.vmid, user, body, lock=False,  # type: ignore[attr-defined]
-                                    log=[f"Requesting HA {verb} for VM {vm.vmid}"])
+
+        upid: str = await self.task(
+            vm.node,
+            "ha" + verb,
+            vm.vmid,
+            user,
+            body,
+            lock=False,  # type: ignore[attr-defined]
+            log=[f"Requesting HA {verb} for VM {vm.vmid}"],
+        )
         return upid
 
     async def _ha_round(self, vm: LabVm, wanted: str) -> None:
@@ -301,6 +320,7 @@ class Power:
             except TaskError:
                 vm.ha_state = "error"
                 raise
+
         await self._worker(vm, "start" if wanted == "started" else "stop", "root@pam", body)
 
     def died(self, vm: LabVm) -> None:

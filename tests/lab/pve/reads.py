@@ -28,18 +28,25 @@ class Reads:
         size = self.node_memory[node]
         guests = sum(vm.memory_mib for vm in self.vms if vm.node == node and (vm.status == "running" or vm.zombie))
         used = min(size["memory_mib"], size["used_mib"] + guests)
-        return {"total": size["memory_mib"] * MIB, "used": used * MIB, "free": (size["memory_mib"] - used) * MIB,
-                "available": (size["memory_mib"] - used) * MIB}
+        return {
+            "total": size["memory_mib"] * MIB,
+            "used": used * MIB,
+            "free": (size["memory_mib"] - used) * MIB,
+            "available": (size["memory_mib"] - used) * MIB,
+        }
 
     def _routes_lab_reads(self) -> list[tuple[str, str, Any]]:
         pci = "/nodes/{node}/hardware/pci"
-        return [("GET", pci, self._pci_list),
-                ("GET", "/cluster/mapping/pci", self._mapping_list),
-                ("GET", "/cluster/mapping/pci/{id}", self._mapping_one),
-                ("GET", "/nodes/{node}/status", self._node_status),
-                ("GET", "/cluster/ha/resources", self._ha_list), ("GET", "/cluster/ha/resources/{sid}", self._ha_one),
-                ("PUT", "/cluster/ha/resources/{sid}", self._ha_put),
-                ("GET", "/cluster/ha/status/current", self._ha_current)]
+        return [
+            ("GET", pci, self._pci_list),
+            ("GET", "/cluster/mapping/pci", self._mapping_list),
+            ("GET", "/cluster/mapping/pci/{id}", self._mapping_one),
+            ("GET", "/nodes/{node}/status", self._node_status),
+            ("GET", "/cluster/ha/resources", self._ha_list),
+            ("GET", "/cluster/ha/resources/{sid}", self._ha_one),
+            ("PUT", "/cluster/ha/resources/{sid}", self._ha_put),
+            ("GET", "/cluster/ha/status/current", self._ha_current),
+        ]
 
     # --- hardware and mappings
 
@@ -47,8 +54,11 @@ class Reads:
         given = str(values.get("pci-class-blacklist", "05;06;0b")).replace(",", ";")
         hidden = [part for part in given.split(";") if part]
         verbose = str(values.get("verbose", 1)) not in ("0", "False", "false")
-        return [device.row(verbose) for _, device in sorted(self.devices[values["node"]].items())
-                if not device.gone and not any(device.pci_class.startswith(part) for part in hidden)]
+        return [
+            device.row(verbose)
+            for _, device in sorted(self.devices[values["node"]].items())
+            if not device.gone and not any(device.pci_class.startswith(part) for part in hidden)
+        ]
 
     async def synthesise(self, match: Any, method: str, info: Any, user: str, values: dict[str, Any]) -> Any:
         """These two templates have a dash in a name, which aiohttp takes for no route of its own."""
@@ -60,12 +70,18 @@ class Reads:
 
     def _mapping_row(self, name: str) -> dict[str, Any]:
         entry = self.mappings[name]
-        return {"id": name, "description": entry.get("description", ""), "map": list(entry["map"]),
-                "digest": sha1(name)}
+        return {
+            "id": name,
+            "description": entry.get("description", ""),
+            "map": list(entry["map"]),
+            "digest": sha1(name),
+        }
 
     def _mapping_seen(self, user: str, name: str) -> bool:
-        return any(self.allowed(user, "/mapping/pci/" + name, priv)  # type: ignore[attr-defined]
-                   for priv in ("Mapping.Modify", "Mapping.Use", "Mapping.Audit"))
+        return any(
+            self.allowed(user, "/mapping/pci/" + name, priv)  # type: ignore[attr-defined]
+            for priv in ("Mapping.Modify", "Mapping.Use", "Mapping.Audit")
+        )
 
     async def _mapping_list(self, values: dict[str, Any], user: str) -> list[dict[str, Any]]:
         extra: dict[str, Any] = {"checks": []} if values.get("check-node") else {}
@@ -80,9 +96,16 @@ class Reads:
 
     async def _node_status(self, values: dict[str, Any], _user: str) -> Any:
         memory = self.memory(values["node"])
-        return self._complete("/nodes/{node}/status",  # type: ignore[attr-defined]
-                              {"memory": memory, "uptime": 8640000, "pveversion": f"pve-manager/{self.version}/lab",  # type: ignore[attr-defined]
-                               "swap": {"total": 0, "used": 0, "free": 0}}, node=values["node"])
+        return self._complete(
+            "/nodes/{node}/status",  # type: ignore[attr-defined]
+            {
+                "memory": memory,
+                "uptime": 8640000,
+                "pveversion": f"pve-manager/{self.version}/lab",  # type: ignore[attr-defined]
+                "swap": {"total": 0, "used": 0, "free": 0},
+            },
+            node=values["node"],
+        )
 
     def _with_memory(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for row in rows:
@@ -108,8 +131,14 @@ class Reads:
     # --- HA
 
     def _ha_row(self, vm: LabVm) -> dict[str, Any]:
-        return {"sid": f"vm:{vm.vmid}", "type": "vm", "state": "started" if vm.ha_state == "error" else vm.ha_state,
-                "max_restart": 1, "max_relocate": 1, "digest": f"{vm.vmid:040x}"}
+        return {
+            "sid": f"vm:{vm.vmid}",
+            "type": "vm",
+            "state": "started" if vm.ha_state == "error" else vm.ha_state,
+            "max_restart": 1,
+            "max_relocate": 1,
+            "digest": f"{vm.vmid:040x}",
+        }
 
     def _ha_vm(self, sid: str) -> LabVm:
         vmid = sid.removeprefix("vm:")
@@ -138,17 +167,34 @@ class Reads:
         quorate = bool(self.quorate)  # type: ignore[attr-defined]
         first = sorted(self.node_memory)[0]
         rows: list[dict[str, Any]] = [
-            {"id": "quorum", "type": "quorum", "node": first, "quorate": int(quorate),
-             "status": "OK" if quorate else "No quorum on node '" + first + "'!"},
-            {"id": "master", "type": "master", "node": first, "status": f"{first} (active, lab)"}]
+            {
+                "id": "quorum",
+                "type": "quorum",
+                "node": first,
+                "quorate": int(quorate),
+                "status": "OK" if quorate else "No quorum on node '" + first + "'!",
+            },
+            {"id": "master", "type": "master", "node": first, "status": f"{first} (active, lab)"},
+        ]
         for node in sorted(self.node_memory):
             rows.append({"id": f"lrm:{node}", "type": "lrm", "node": node, "status": f"{node} (active, lab)"})
         for vm in self.vms:
             if vm.ha_state is not None:
                 asked = self._ha_row(vm)["state"]
-                rows.append({"id": f"service:vm:{vm.vmid}", "type": "service", "sid": f"vm:{vm.vmid}", "node": vm.node,
-                             "state": vm.ha_state, "request_state": asked, "crm_state": vm.ha_state,
-                             "status": f"vm:{vm.vmid} ({vm.node}, {vm.ha_state})", "max_restart": 1, "max_relocate": 1})
+                rows.append(
+                    {
+                        "id": f"service:vm:{vm.vmid}",
+                        "type": "service",
+                        "sid": f"vm:{vm.vmid}",
+                        "node": vm.node,
+                        "state": vm.ha_state,
+                        "request_state": asked,
+                        "crm_state": vm.ha_state,
+                        "status": f"vm:{vm.vmid} ({vm.node}, {vm.ha_state})",
+                        "max_restart": 1,
+                        "max_relocate": 1,
+                    }
+                )
         return rows
 
     # --- a VM
@@ -159,8 +205,10 @@ class Reads:
         if priv and vmid.isdigit():
             self.require(request[USER], f"/vms/{vmid}", priv)  # type: ignore[attr-defined]
         if node not in self.node_memory:
-            raise PveError(500, f"hostname lookup '{node}' failed - failed to get address info for: {node}: "
-                                "Name or service not known")
+            raise PveError(
+                500,
+                f"hostname lookup '{node}' failed - failed to get address info for: {node}: Name or service not known",
+            )
         return super()._vm(request, None)  # type: ignore[misc,no-any-return]
 
     async def _status_current(self, request: Any) -> Any:
@@ -240,6 +288,10 @@ class Reads:
             return ok(f"VM status: {vm.qmpstatus}\r\n")
         if command == "info qtree":
             taken = self.running_devices(vm)  # type: ignore[attr-defined]
-            return ok("".join(f'      dev: vfio-pci, id "hostpci{n}.0"\r\n        host = "{bdf}"\r\n'
-                              for n, bdf in enumerate(taken)))
+            return ok(
+                "".join(
+                    f'      dev: vfio-pci, id "hostpci{n}.0"\r\n        host = "{bdf}"\r\n'
+                    for n, bdf in enumerate(taken)
+                )
+            )
         return ok("")

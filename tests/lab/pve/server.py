@@ -30,8 +30,27 @@ from .hooks import CommandHooks, PowerHooks
 from .ops import Ops
 
 START_S = 30.0
-KEYS = {"directory", "host", "port", "listeners", "certificate", "release", "version", "time_scale", "quorate",
-        "error_message", "cluster_name", "token", "grants", "hooks", "nodes", "vms", "mappings", "tasks", "faults"}
+KEYS = {
+    "directory",
+    "host",
+    "port",
+    "listeners",
+    "certificate",
+    "release",
+    "version",
+    "time_scale",
+    "quorate",
+    "error_message",
+    "cluster_name",
+    "token",
+    "grants",
+    "hooks",
+    "nodes",
+    "vms",
+    "mappings",
+    "tasks",
+    "faults",
+}
 
 
 class _Service:
@@ -83,11 +102,18 @@ class _Service:
 
     def _announce(self) -> None:
         _private(self.directory / "secret", self.secret)
-        described = {"pid": os.getpid(), "host": self.pve.host, "port": self.pve.port, "url": self.pve.url,
-                     "urls": self.urls(),
-                     "ca_file": str(self.pki.ca_file), "fingerprint": self.pki.fingerprint,
-                     "token_id": self.pve.token_id, "secret_file": str(self.directory / "secret"),
-                     "control": str(self.directory / SOCKET)}
+        described = {
+            "pid": os.getpid(),
+            "host": self.pve.host,
+            "port": self.pve.port,
+            "url": self.pve.url,
+            "urls": self.urls(),
+            "ca_file": str(self.pki.ca_file),
+            "fingerprint": self.pki.fingerprint,
+            "token_id": self.pve.token_id,
+            "secret_file": str(self.directory / "secret"),
+            "control": str(self.directory / SOCKET),
+        }
         fresh = self.directory / "server.json.new"
         fresh.write_text(json.dumps(described, indent=1) + "\n")
         fresh.replace(self.directory / "server.json")

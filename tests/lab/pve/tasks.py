@@ -36,12 +36,31 @@ class Tasks:
     def _init_tasks(self) -> None:
         self._workers: dict[str, asyncio.Task[None]] = {}
 
-    async def task(self, node: str, ttype: str, tid: Any, user: str, body: Body, vm: Any = None, lock: bool = True,
-                   log: Sequence[str] = ()) -> str:
+    async def task(
+        self,
+        node: str,
+        ttype: str,
+        tid: Any,
+        user: str,
+        body: Body,
+        vm: Any = None,
+        lock: bool = True,
+        log: Sequence[str] = (),
+    ) -> str:
         """Starts a worker and returns its UPID at once; a list given as `log` is written on by the body."""
         upid, pid, start = self._upid(node, ttype, tid, user)  # type: ignore[attr-defined]
-        record = {"upid": upid, "node": node, "pid": pid, "pstart": pid * 7, "starttime": start, "type": ttype,
-                  "id": str(tid), "user": user, "status": "running", "log": log if isinstance(log, list) else list(log)}
+        record = {
+            "upid": upid,
+            "node": node,
+            "pid": pid,
+            "pstart": pid * 7,
+            "starttime": start,
+            "type": ttype,
+            "id": str(tid),
+            "user": user,
+            "status": "running",
+            "log": log if isinstance(log, list) else list(log),
+        }
         self.tasks[upid] = record
         self.tasklog.append(record)
         worker = asyncio.ensure_future(self._work(record, body, vm if lock else None))
@@ -89,8 +108,18 @@ class Tasks:
         parts = upid.split(":")
         parts[4] = f"{start:08X}"
         upid = ":".join(parts)
-        record = {"upid": upid, "node": node, "pid": pid, "pstart": pid * 7, "starttime": start, "type": kind,
-                  "id": str(vmid), "user": user, "status": "running", "log": list(data.get("log", ()))}
+        record = {
+            "upid": upid,
+            "node": node,
+            "pid": pid,
+            "pstart": pid * 7,
+            "starttime": start,
+            "type": kind,
+            "id": str(vmid),
+            "user": user,
+            "status": "running",
+            "log": list(data.get("log", ())),
+        }
         self.tasks[upid] = record
         self.tasklog.append(record)
         if data.get("status", "running") != "running":
@@ -103,12 +132,20 @@ class Tasks:
             raise ValueError("this task has a worker of its own")
         record.update(status="stopped", exitstatus=status, endtime=int(time.time()))
         if status != "unexpected status":
-            record["log"].append("TASK OK" if status == "OK" else f"TASK {status}" if status.startswith("WARNINGS: ")
-                                 else f"TASK ERROR: {status}")
+            record["log"].append(
+                "TASK OK"
+                if status == "OK"
+                else f"TASK {status}"
+                if status.startswith("WARNINGS: ")
+                else f"TASK ERROR: {status}"
+            )
 
     def running_tasks(self) -> set[tuple[str, str]]:
-        return {(record["type"], record["id"]) for record in self.tasklog
-                if record["status"] == "running" and record["id"].isdigit()}
+        return {
+            (record["type"], record["id"])
+            for record in self.tasklog
+            if record["status"] == "running" and record["id"].isdigit()
+        }
 
     async def stop_workers(self) -> None:
         workers = list(self._workers.values())
@@ -152,22 +189,24 @@ class Tasks:
             rows.append(self._task_view(record, True) | ({"status": "RUNNING"} if live else {}))  # type: ignore[attr-defined]
         rows.sort(key=lambda row: -row["starttime"])
         start = query.get("start", 0)
-        return ok(rows[start:start + (query.get("limit", 50) or len(rows))])
+        return ok(rows[start : start + (query.get("limit", 50) or len(rows))])
 
     async def _task_log(self, request: Any) -> Any:
         query = self._verify(request, await params(request))  # type: ignore[attr-defined]
         lines = self._get_task(request)["log"] or ["no content"]  # type: ignore[attr-defined]
         start, limit = query.get("start", 0), query.get("limit", 50)
         numbered = [{"n": number, "t": text} for number, text in enumerate(lines, 1)]
-        return ok(numbered[start:start + limit] if limit else numbered[start:])
+        return ok(numbered[start : start + limit] if limit else numbered[start:])
 
 
 def _wanted(record: dict[str, Any], query: dict[str, Any]) -> bool:
     status = record.get("exitstatus")
     good = status is None or status == "OK" or status.startswith("WARNINGS: ")
-    return not ((query.get("vmid") is not None and record["id"] != str(query["vmid"]))
-                or (query.get("typefilter") and record["type"] != query["typefilter"])
-                or (query.get("userfilter") and query["userfilter"] not in record["user"])
-                or (query.get("since") is not None and record["starttime"] < query["since"])
-                or (query.get("until") is not None and record["starttime"] > query["until"])
-                or (str(query.get("errors", 0)) in ("1", "true", "True") and good))
+    return not (
+        (query.get("vmid") is not None and record["id"] != str(query["vmid"]))
+        or (query.get("typefilter") and record["type"] != query["typefilter"])
+        or (query.get("userfilter") and query["userfilter"] not in record["user"])
+        or (query.get("since") is not None and record["starttime"] < query["since"])
+        or (query.get("until") is not None and record["starttime"] > query["until"])
+        or (str(query.get("errors", 0)) in ("1", "true", "True") and good)
+    )
