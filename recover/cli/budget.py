@@ -19,7 +19,7 @@ _MAIN = {"sglang": "hicache-size", "vllm": "kv-offloading-size"}
 _LARGEST_FILE = 64 << 20
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command()
 @click.option("--available", metavar="SIZE", required=True, help="Memory that is available, as 445GiB.")
 @click.option("--loading", metavar="SIZE", help="What loading takes besides, as 40GiB; else 5 GiB per rank.")
 @click.option("--margin", metavar="SIZE", help="What is to stay free, as 25GiB; else 25 GiB.")

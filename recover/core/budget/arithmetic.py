@@ -89,12 +89,12 @@ def seen_by_check(kind: Check, facts: Facts, launch: Launch) -> int | None:
     return min(rooms)
 
 
-def own_check(kind: Check, asked: int, case: Case) -> OwnCheck | None:
-    """The engine's check for `asked` bytes per rank. A rank that comes after its peers sees what they have pinned.
+def own_check(kind: Check, asked: int, case: Case, least: int | None = None) -> OwnCheck | None:
+    """The engine's check for `asked` bytes per rank, or for `least` to `asked`.
 
-    Each alone: g <= A - k g - 10 GiB, so that all R pass for certain if R g <= A - 10 GiB.
-    Split: g <= (A - k g - 10 GiB) / R, so that the last, after k = R - 1 peers, passes if (2 R - 1) g <= A - 10 GiB
-    (sglang issue 38156: peers are charged twice).
+    A rank that comes after k peers sees what they have pinned. Each alone: g <= A - k g - 10 GiB, so that all R pass
+    for certain if R g <= A - 10 GiB. Split: g <= (A - k g - 10 GiB) / R, so that the last, with k = R - 1, passes if
+    (2 R - 1) g <= A - 10 GiB (sglang issue 38156: peers are charged twice).
     """
     seen = seen_by_check(kind, case.facts, case.launch)
     if kind is Check.NONE or seen is None:
@@ -104,13 +104,15 @@ def own_check(kind: Check, asked: int, case: Case) -> OwnCheck | None:
     head = f"the engine's check leaves 10 GiB: {both(seen)} - 10 GiB = {both(room)}"
     if kind is Check.EACH:
         each = f"each rank alone against that; all {ranks} pass for certain up to {both(room // ranks)} each"
-        return OwnCheck(kind, room // ranks, room, asked, (head, each))
+        return OwnCheck(kind, room // ranks, room, asked, (head, each), least)
     certain, share = room // (shares + ranks - 1), room // shares
     last = f"the last of {ranks} sees {ranks - 1} peers pinned: passes for certain up to {both(certain)}"
     last += f" ({shares + ranks - 1} g <= {both(room)})"
     if kind is Check.UNKNOWN:
-        return OwnCheck(kind, certain, room, asked, (head, "whether it is split by ranks is not known", last))
-    return OwnCheck(kind, certain, share, asked, (head, f"/ {shares} ranks = {both(share)} each at the most", last))
+        return OwnCheck(kind, certain, room, asked, (head, "whether it is split by ranks is not known", last), least)
+    return OwnCheck(
+        kind, certain, share, asked, (head, f"/ {shares} ranks = {both(share)} each at the most", last), least
+    )
 
 
 def option_count(launch: Launch, name: str) -> int | None:

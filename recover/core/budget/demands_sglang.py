@@ -101,7 +101,7 @@ def _sized(case: Case, size: int) -> Result:
     if meaning.scope is not Scope.RANK:
         amount //= case.counts.tp * case.counts.pp
         lines.append(f"/ {case.counts.tp * case.counts.pp} ranks = {both(amount)} per rank")
-    low, high, asked = _pools(case, meaning, amount, lines)
+    low, high, asked, least = _pools(case, meaning, amount, lines)
     rank = f"x {case.counts.on_host} ranks ({case.counts.formula}) = {both(low * case.counts.on_host)}"
     lines.append(rank if high is not None else f"at least {rank}")
     needs = "" if high is not None else "the model's config.json, for the pools beside the main one"
@@ -111,11 +111,11 @@ def _sized(case: Case, size: int) -> Result:
         source=meaning.proved_by or meaning.source,
         needs=needs,
     )
-    return demand, own_check(meaning.check, asked, case)
+    return demand, own_check(meaning.check, asked, case, least)
 
 
-def _pools(case: Case, meaning: Semantics, amount: int, lines: list[str]) -> tuple[int, int | None, int]:
-    """Bytes taken per rank, at least and at most, and what the check is asked for.
+def _pools(case: Case, meaning: Semantics, amount: int, lines: list[str]) -> tuple[int, int | None, int, int]:
+    """Bytes taken per rank, at least and at most, and what the check is asked for, at most and at least.
 
     Side pools came after pinning to a power of two had gone, so that only the main one is rounded.
     """
@@ -123,7 +123,7 @@ def _pools(case: Case, meaning: Semantics, amount: int, lines: list[str]) -> tup
     if model is None:
         low = taken(amount, meaning.pinning)
         _pin_words(meaning.pinning, amount, low, lines)
-        return low, low if _alone(case) else None, amount
+        return low, low if _alone(case) else None, amount, amount
     inside = model.indexer and case.rule("indexer").value != "apart"
     row = model.main + (model.indexer if inside else 0)
     number = amount // row
@@ -142,10 +142,11 @@ def _pools(case: Case, meaning: Semantics, amount: int, lines: list[str]) -> tup
             lines.append(f"up to {both(most_apart)} where the attention backend does not pack the rows")
     least, most = _states(case, amount, lines)
     draft = _draft(case, count, lines)
-    asked = main + max(apart, most_apart) + least + draft[0]
+    sides = apart + least + draft[0]
     if draft[1] is None:
-        return low + apart + least + draft[0], None, asked
-    return low + apart + least + draft[0], low + max(apart, most_apart) + most + draft[1], asked
+        return low + sides, None, main + sides, main
+    most_sides = max(apart, most_apart) + most + draft[1]
+    return low + sides, low + most_sides, main + most_sides, main
 
 
 def _pin_words(pinning: Pinning, amount: int, low: int, lines: list[str]) -> None:
@@ -228,7 +229,8 @@ def _by_ratio(case: Case, flag: str, what: str, ratio: Decimal, why: str) -> Res
         source=meaning.proved_by or meaning.source,
         needs="" if high == low else "the size of the device KV pool: max_total_num_tokens of a server that ran",
     )
-    return demand, own_check(meaning.check, high if high is not None else low, case) if auto is None else None
+    check = own_check(meaning.check, high if high is not None else low, case, low) if auto is None else None
+    return demand, check
 
 
 def _device(case: Case, pages: Pages, ratio: Decimal, lines: list[str]) -> tuple[int, int | None]:

@@ -26,7 +26,7 @@ from recover.core.budget.model import (
     Verdict,
 )
 from recover.core.budget.ranks import Counts, counts
-from recover.core.budget.sizes import both
+from recover.core.budget.sizes import both, decimal
 from recover.core.budget.table import FLAGS, ruling
 from recover.model.reading import Known
 
@@ -105,7 +105,7 @@ def _core(case: Case, notes: list[str]) -> Judged:
     loading, margin = _kept(case, notes)
     fits = tuple(limit.judge() for limit in limits(case, asked, loading, margin))
     unresolved = tuple((Fit.CANNOT_TELL, f"{u.word}: {u.why}") for u in case.launch.unresolved if u.matters)
-    small = tuple(_lower_bound(case, asked))
+    small = (*_lower_bound(case, asked), *_swap_check(case))
     return Judged(
         *(case, asked, checks, loading, margin, fits, tuple(_own(checks)), (*small, *unresolved)),
         (*notes, *_notes(case, asked)),
@@ -152,6 +152,17 @@ def _lower_bound(case: Case, asked: tuple[Demand, ...]) -> Iterator[tuple[Fit, s
     if here <= there:
         why = f"the host pool of {here} tokens is not larger than the device pool of {there}: the engine ends at start"
         yield (Fit.CANNOT_TELL if case.rule("lower-bound").assumed else Fit.NOT), why
+
+
+def _swap_check(case: Case) -> Iterator[tuple[Fit, str]]:
+    """vLLM 0.11 to 0.16 allocates no swap space, but ends at start if it would be more than 70 % of the memory."""
+    option = case.launch.option("swap-space")
+    total = case.facts.total
+    if case.launch.engine != "vllm" or option is None or not isinstance(total, Known):
+        return
+    asked = int(decimal(option.value or "", option.said) * GIB) * case.counts.on_host
+    if case.rule("swap").value == "checks" and asked * 10 > total.value * 7:
+        yield Fit.NOT, f"{option.said} {option.value} is over 70 % of the memory: the engine ends at start"
 
 
 def pool_tokens(case: Case) -> int | None:

@@ -77,7 +77,10 @@ def from_argv(
     """The server that these words start; None if they start none that is known. Total."""
     words = [Word(w) for w in argv]
     origin = Origin(env=tuple((env or {}).items()))
-    return next(iter(_command(words, origin, files or {}, version, depth=0)), None)
+    try:
+        return next(iter(_command(words, origin, files or {}, version, depth=0)), None)
+    except Problem:
+        return None  # the text after `bash -c` is broken: a shell would not start it either
 
 
 # --- one command --------------------------------------------------------------------------------------------------

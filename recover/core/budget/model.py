@@ -272,8 +272,9 @@ class OwnCheck:
     kind: Check
     certain: int
     possible: int
-    asked: int
+    asked: int  # at the most
     formula: tuple[str, ...]
+    least: int | None = None  # where less may be asked
 
     @property
     def passes(self) -> bool:
@@ -281,7 +282,7 @@ class OwnCheck:
 
     @property
     def refuses(self) -> bool:
-        return self.asked > self.possible
+        return (self.asked if self.least is None else self.least) > self.possible
 
 
 @dataclass(frozen=True, slots=True)

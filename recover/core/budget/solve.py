@@ -52,7 +52,8 @@ def judge(
     core = asked.of(launch)
     if not isinstance(core, Judged):
         return core
-    safe = tuple(_safe(core, asked, flag) for flag in _SOLVED[launch.engine] if _in_use(core, flag))
+    found_safe = (_safe(core, asked, flag) for flag in _SOLVED[launch.engine] if _in_use(core, flag))
+    safe = tuple(s for s in found_safe if s is not None)
     found = verdict(core)
     return replace(found, safe=safe, corrected=_corrected(launch, asked, found, safe))
 
@@ -67,8 +68,8 @@ def _in_use(core: Judged, flag: str) -> bool:
     return core.case.launch.has(flag)
 
 
-def _safe(core: Judged, asked: _Asked, flag: str) -> Safe:
-    """The largest value of one flag, all others as they are."""
+def _safe(core: Judged, asked: _Asked, flag: str) -> Safe | None:
+    """The largest value of one flag, all others as they are; None for one that takes nothing in this release."""
 
     def tried(value: int) -> Judged | Verdict:
         return asked.of(with_value(core.case.launch, flag, str(value)))
@@ -93,7 +94,9 @@ def _safe(core: Judged, asked: _Asked, flag: str) -> Safe:
     refused = next((why for fit, why in at.small if fit is Fit.NOT), "")
     if refused:
         return replace(none, why=f"the largest that fits is {value}, and {refused}")
-    demand = next(d for d in at.demands if d.flag == flag)
+    demand = next((d for d in at.demands if d.flag == flag), None)
+    if demand is None:
+        return None
     share = demand.high if demand.high is not None else demand.low
     why = ""
     if most is not None and most > value:
