@@ -1,0 +1,41 @@
+"""The two sorts of machine: a GPU guest whose GPU is a piece of shared memory, and a node with an IOMMU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .machine import Kind
+
+DISK = "d0"  # the block device behind which reads can be held
+
+
+def _guest_devices(folder: Path) -> list[str]:
+    return [
+        "-object", f"memory-backend-file,id=gpu0,share=on,mem-path={folder / 'gpu'},size=256K",
+        "-device", "pcie-root-port,id=port1,chassis=1,slot=1",
+        "-device", "ivshmem-plain,memdev=gpu0,bus=port1",
+        *_held_disk("port2", 2),
+    ]  # fmt: skip
+
+
+def _held_disk(port: str, slot: int) -> list[str]:
+    """A disk on which the monitor can hold a read for as long as it likes: whoever reads it directly is in D state."""
+    return [
+        "-drive", f"if=none,id={DISK},driver=raw,file.driver=blkdebug,file.image.driver=null-co,"
+                  "file.image.size=64M,file.image.read-zeroes=on",
+        "-device", f"pcie-root-port,id={port},chassis={slot},slot={slot}",
+        "-device", f"nvme,drive={DISK},serial=held,bus={port}",
+    ]  # fmt: skip
+
+
+GUEST = Kind(name="guest", devices=_guest_devices, options={"nvme_core": "io_timeout=4294967"})
+NODE = Kind(
+    name="node",
+    machine="q35,kernel-irqchip=split",
+    devices=lambda folder: [
+        "-device", "intel-iommu,intremap=on,caching-mode=on",
+        *_held_disk("port1", 1),
+    ],
+    cmdline="intel_iommu=on",
+    modules=["vfio_pci", "vfio_iommu_type1"],
+)  # fmt: skip
