@@ -117,9 +117,9 @@ def headline(result: Preflight) -> str:
     if len(parts) > 1:
         asked += f" = {_gb(verdict.total_low)}"
     if verdict.total_high is None:
-        asked += ", or more"
+        asked += ", or more,"
     elif verdict.total_high != verdict.total_low:
-        asked += f", up to {_gb(verdict.total_high)}"
+        asked += f", up to {_gb(verdict.total_high)},"
     return f"{verdict.fit}: {asked} of {there}"
 
 

@@ -42,6 +42,7 @@ def prove(version: str, sources: Mapping[str, str], missing: Sequence[str] = ())
     scope, why = _scope(main, found, rounding)
     units = sorted({str(u.unit) for u in sizing})
     doubts += [why] if why else []
+    doubts += [f"{main.at} depends on a count of pages"] if main.counted else []
     doubts += [f"its pools count in {' and '.join(units)}"] if len(units) > 1 else []
     check, checked = _check(world, main)
     pinning, pinned = _pinning(world)

@@ -23,7 +23,7 @@ _RANKS = frozenset(
     | {"shard", "shards", "tensor", "pipeline", "parallel", "replicas"}
 )
 _BYTES = frozenset({"bytes", "nbytes", "itemsize", "byte"})
-_COUNTS = frozenset({"page", "slots", "blocks", "chunks", "factor"})
+COUNTS = frozenset({"page", "slots"})
 _POOLS = frozenset({"pool", "pools", "chunk", "block"})
 ROUNDERS: Mapping[str, Callable[[float], float]] = {
     "int": math.floor, "float": float, "floor": math.floor, "ceil": math.ceil, "round": round, "abs": abs,
@@ -53,7 +53,7 @@ def words(text: str) -> frozenset[str]:
     return frozenset(w.lower() for w in _WORDS.findall(text))
 
 
-def kind_of(text: str) -> Leaf:
+def kind_of(text: str, counts: frozenset[str] = COUNTS) -> Leaf:
     """What a leaf is, by the words of its name. Bytes come first: `kv_bytes_per_block` counts bytes, not blocks."""
     said = words(text)
     if "cgroup" in said:
@@ -64,7 +64,7 @@ def kind_of(text: str) -> Leaf:
         return Leaf.BYTES
     if said & _RANKS and "lora" not in said:
         return Leaf.RANKS
-    if said & _COUNTS or (text.endswith(".size") and said & _POOLS):
+    if said & counts or (text.endswith(".size") and said & _POOLS):
         return Leaf.PAGE  # a count of tokens or slots
     return Leaf.BYTES if said & _POOLS and said & {"size", "sizes"} else Leaf.OTHER
 
@@ -78,6 +78,7 @@ class Trial:
     values: Mapping[Leaf, float] = field(default_factory=lambda: BASE)
     other: Mapping[str, float] = field(default_factory=dict)
     fixed: tuple[str, int, float] | None = None  # a target, the last line of its setting, its value from there
+    counts: frozenset[str] = COUNTS  # words of counts that a size is only spread over
     pick: int | None = None  # which branch of a choice between unequal values is taken; None: none is
     met: dict[str, Leaf] = field(default_factory=dict)
 
@@ -121,7 +122,7 @@ class Trial:
             return self.values[Leaf.SIZE]
         if self.fixed is not None and text == self.fixed[0] and (set_at is None or set_at.line <= self.fixed[1]):
             return self.fixed[2]
-        if set_at is not None and self._opaque(set_at.value) and kind_of(text) is not Leaf.OTHER:
+        if set_at is not None and self._opaque(set_at.value) and kind_of(text, self.counts) is not Leaf.OTHER:
             return self._leaf(text)  # what a foreign call gives is best told by the name that it is given
         if set_at is not None:
             try:
@@ -140,7 +141,7 @@ class Trial:
         return name not in ROUNDERS and name not in KNOWN and name not in self.world.functions
 
     def _leaf(self, text: str) -> float:
-        kind = kind_of(text)
+        kind = kind_of(text, self.counts)
         self.met[text] = kind
         return self.other.get(text, self.values[kind])
 

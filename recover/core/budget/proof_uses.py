@@ -8,11 +8,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from recover.core.budget.model import GB, GIB, Unit
 from recover.core.budget.proof_ast import Flow, Quote, Unclear, World, arithmetic, changed
-from recover.core.budget.proof_trial import BASE, KNOWN, ROUNDERS, Leaf, Trial, called, mentions, touches
+from recover.core.budget.proof_trial import BASE, COUNTS, KNOWN, ROUNDERS, Leaf, Trial, called, mentions, touches
 
 _UNITS = {1.0: Unit.BYTES, float(GB): Unit.GB, float(GIB): Unit.GIB, float(1 << 20): Unit.MIB}
 _RANKS = 8
@@ -31,16 +31,21 @@ class Use:
     unit: Unit | None = None
     ranks: int = 0
     doubt: str = ""
+    counted: bool = False  # it depends on a count of pages or slots
 
     @property
     def line(self) -> int:
         return self.at.line
 
 
-def uses(world: World, size: re.Pattern[str], pick: int | None = None) -> tuple[Use, ...]:
+def uses(
+    world: World, size: re.Pattern[str], counts: frozenset[str] = COUNTS, pick: int | None = None
+) -> tuple[Use, ...]:
     """All of them, in the order of the files."""
     return tuple(
-        judge(world, flow, node, size, pick) for flow in world.flows for node in _computations(world, flow, size)
+        judge(world, flow, node, Trial(world, size, counts=counts, pick=pick))
+        for flow in world.flows
+        for node in _computations(world, flow, size)
     )
 
 
@@ -88,24 +93,25 @@ def _only_said(world: World, node: ast.AST) -> bool:
     return False
 
 
-def judge(world: World, flow: Flow, node: ast.expr | ast.AugAssign, size: re.Pattern[str], pick: int | None) -> Use:
+def judge(world: World, flow: Flow, node: ast.expr | ast.AugAssign, start: Trial) -> Use:
     """Try the computation at several values."""
     at = world.quote(flow, node)
     whole: ast.expr = changed(node) if isinstance(node, ast.AugAssign) else node
 
     def trial(leaf: Leaf | None = None, by: float = 1.0) -> tuple[float, dict[str, Leaf]]:
         values = {**BASE, **({leaf: BASE[leaf] * by} if leaf is not None else {})}
-        tried = Trial(world, size, values, pick=pick)
+        tried = replace(start, values=values, met={})
         return tried.of(whole, flow, node.lineno), tried.met
 
     def trial_other(name: str) -> float:
-        return Trial(world, size, other={name: _HUGE}, pick=pick).of(whole, flow, node.lineno)
+        return replace(start, other={name: _HUGE}, met={}).of(whole, flow, node.lineno)
 
     try:
         base, met = trial()
         grown = trial(Leaf.SIZE, 2)[0]
         ranked = trial(Leaf.RANKS, _RANKS)[0]
         weighed = trial(Leaf.BYTES, 2)[0]
+        counted = trial(Leaf.PAGE, 2)[0]
         others = [name for name in _others(met) if not _near(trial_other(name), base)]
     except Unclear as error:
         return Use(at, flow, node, doubt=f"{at} computes with the size in a way that is not understood ({error})")
@@ -116,7 +122,7 @@ def judge(world: World, flow: Flow, node: ast.expr | ast.AugAssign, size: re.Pat
     unit, doubt = _unit(base, weighed, at)
     if unit is not None:
         doubt = doubt or _handed_over(world, node, at)
-    return Use(at, flow, node, unit, _direction(ranked / base), doubt)
+    return Use(at, flow, node, unit, _direction(ranked / base), doubt, counted=not _near(counted, base))
 
 
 def _others(met: dict[str, Leaf]) -> list[str]:

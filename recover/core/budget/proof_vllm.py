@@ -13,9 +13,11 @@ from dataclasses import replace
 from recover.core.budget.model import Scope
 from recover.core.budget.proof_ast import World, read
 from recover.core.budget.proof_result import Proof, Shown
+from recover.core.budget.proof_trial import COUNTS
 from recover.core.budget.proof_uses import Use, strange_settings, uses
 
 _FLAG = re.compile(r"(?:^|\.)kv_offloading_size$")
+_COUNTS = COUNTS | {"blocks", "chunks", "factor"}  # a worker's bytes per block are these times a block's bytes
 _TOTAL = re.compile(r"(?:^|\.)cpu_bytes_to_use$")
 
 
@@ -42,7 +44,7 @@ def _scope(world: World, main: Use) -> tuple[Scope | None, list[Shown], tuple[st
         return None, [], (f"{main.at} multiplies by the ranks",)
     if main.ranks < 0:
         return Scope.ENGINE, [Shown("divided by the ranks", main.at)], ()
-    takers = [u for u in uses(world, _TOTAL, pick=1) if not _only_a_share(u)]
+    takers = [u for u in uses(world, _TOTAL, _COUNTS, pick=1) if not _only_a_share(u)]
     doubts = tuple(u.doubt for u in takers if u.doubt)
     dividing = [u for u in takers if u.ranks < 0 and not u.doubt]
     whole = [u for u in takers if u.ranks == 0 and not u.doubt]

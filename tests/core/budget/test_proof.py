@@ -120,6 +120,8 @@ def test_two_pools_that_disagree_prove_nothing():
         ("int(host_size * 1e9 // self.size_per_token * tp_size)", "multiplies by the ranks"),
         ("int(host_size * 1000 * 1024**2 // self.size_per_token)", "no unit"),
         ("int(host_size * 1e9 // self.size_per_token * self.boost)", "depends on self.boost"),
+        ("int(host_size * 1e9 // self.size_per_token * self.page_boost)", "depends on a count of pages"),
+        ("int(host_size * 1e9 // self.size_per_token * self.blocks_factor)", "depends on self.blocks_factor"),
         ("compute_size(host_size * 1e9, self.size_per_token)", "hands the result to compute_size()"),
         ("int((host_size * 1e9 + self.slack) // self.size_per_token)", "self.slack"),
     ],
