@@ -119,11 +119,17 @@ def _command(words: tuple[str, ...], command: click.Command) -> str:
     return "\n".join(lines)
 
 
+def _metavar(option: click.Option) -> str:
+    """What stands behind the option: its own word, SCOPE, the choices, or a number."""
+    if option.metavar:
+        return option.metavar.replace("|", " or ")
+    if isinstance(option.type, click.Choice):
+        return "SCOPE" if "host-device" in option.type.choices else " or ".join(option.type.choices)
+    return "N" if isinstance(option.type, click.types.IntParamType) else "VALUE"
+
+
 def _option(option: click.Option) -> str:
-    value = ""
-    if not option.is_flag:
-        metavar = "SCOPE" if isinstance(option.type, click.Choice) else option.metavar or "VALUE"
-        value = f" {metavar.replace('|', ' or ')}"
+    value = "" if option.is_flag else f" {_metavar(option)}"
     return ", ".join(f"`{name}{value}`" for name in sorted(option.opts, key=len, reverse=True))
 
 
