@@ -26,11 +26,11 @@ from recover.edge.store.journal import FileJournal, JournalDamaged
 from recover.edge.store.lock import Holder, TargetLock
 from recover.edge.store.memory import MemoryJournal
 from recover.engine import Run, World
-from recover.model.ladder import Playbook
+from recover.model.ladder import Limits, Playbook
 from recover.model.record import Began, Closed, End, EndKind, Entry, Opened
 from recover.model.snapshot import Baseline, Snapshot, Target
 from recover.model.verdict import Scope
-from recover.ports import Actuator, Gate, Journal, Observer, View
+from recover.ports import Actuator, Clock, Gate, Journal, Observer, View
 
 if TYPE_CHECKING:
     from recover.core.read.pve import GuestRow
@@ -74,6 +74,8 @@ class Flags:
     start_at: str = ""
     only: str = ""
     json: bool = False
+    look_s: float | None = None  # the most that one look may take
+    steady: bool = False  # several looks will be made: the agent stays on the far side between them
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,17 @@ class Wired:
 
     def close(self) -> None:
         self.connections.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Eyes:
+    """What may look at one target and change nothing: there is no actuator in it to be had. `close` it."""
+
+    target: Target
+    limits: Limits
+    clock: Clock
+    observer: Observer
+    close: Callable[[], None]
 
 
 @dataclass(slots=True)
@@ -165,7 +178,7 @@ class App:
         clock = SystemClock()
         baseline = self.baseline(target)
         settings = self.config.targets.get(target.name) or TargetConfig(target.name, ssh=self.config.ssh)
-        connections = Connections(self.config, settings, target)
+        connections = Connections(self.config, settings, target, look_s=flags.look_s, steady=flags.steady)
         limits = playbook.limits if flags.max_scope is None else replace(playbook.limits, max_scope=flags.max_scope)
         context = Context(
             evict=flags.evict,
@@ -185,6 +198,11 @@ class App:
             connections=connections,
             baseline=baseline,
         )
+
+    def eyes(self, target: Target, playbook: Playbook, look_s: float, *, steady: bool = True) -> Eyes:
+        """For commands that only look. Nothing is connected before the first look."""
+        wired = self.wire(target, playbook, Flags(look_s=look_s, steady=steady))
+        return Eyes(target, wired.playbook.limits, wired.clock, wired.observer, wired.close)
 
     def recover(self, wired: Wired, gate: Gate, view: View, flags: Flags) -> Result:
         """Run, or go on with a run that was cut. Raises Held, UsageProblem; OSError if the journal can't be written."""
@@ -392,6 +410,7 @@ def held_end(held: Held) -> End:
 __all__ = [
     "DEFAULT_PLAYBOOK",
     "App",
+    "Eyes",
     "Flags",
     "Held",
     "Result",

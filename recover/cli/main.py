@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("plan", "What would be done now, why and to whom. Changes nothing."),
     "follow": ("follow", "Watch the run that goes on on a target."),
     "abort": ("follow", "Ask a run to stop in good order."),
+    "check": ("check", "How targets are, many at once, for people and monitoring systems. Changes nothing."),
     "probe": ("look", "One look at a target, as JSON. Changes nothing."),
     "baseline": ("baseline", "How a target looks when nothing runs on it: save, show, propose."),
     "rehearse": ("rehearse", "The whole climb against a simulated machine."),

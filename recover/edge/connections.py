@@ -17,6 +17,7 @@ from recover.edge.evidence import Collector, Found
 from recover.edge.observer import CombinedObserver
 from recover.edge.probe import GuestProbe, ProbeSettings
 from recover.edge.proxmox.client import Client, ClusterSettings
+from recover.edge.proxmox.reads import LOOK_S as LOOK_API_S
 from recover.edge.proxmox.reads import gather, look
 from recover.edge.proxmox.secret import NoSecret, Secret, from_command, from_env, from_file
 from recover.edge.proxmox.tasks import Tasks
@@ -83,8 +84,17 @@ def _password(source: SecretSource) -> Callable[[], str]:
 class Connections:
     """One target's channels. An address that only the hypervisor knows is asked for at the first look."""
 
-    def __init__(self, config: Config, settings: TargetConfig, target: Target) -> None:
+    def __init__(
+        self,
+        config: Config,
+        settings: TargetConfig,
+        target: Target,
+        *,
+        look_s: float | None = None,
+        steady: bool = False,
+    ) -> None:
         self._settings, self._target = settings, target
+        self._look_s, self._steady = look_s or LOOK_S, steady
         cluster = config.clusters.get(target.cluster)
         self._client = cluster_client(cluster) if cluster is not None else None
         self._shell: SshShell | None = None
@@ -113,12 +123,12 @@ class Connections:
     def _look_hypervisor(self) -> Hypervisor | NoHypervisor:
         if self._client is None or self._target.vmid is None:
             return NoHypervisor("not-configured", f"no cluster is configured for {self._target.name}")
-        return look(self._client, self._target.cluster, self._target.vmid)
+        return look(self._client, self._target.cluster, self._target.vmid, min(LOOK_API_S, self._look_s))
 
     def observer(self, clock: SystemClock, baseline: Baseline | None, *, assume_hung: bool) -> CombinedObserver:
         hypervisor = self._look_hypervisor if self._client is not None else None
         return CombinedObserver(
-            self._target, clock, _Eye(self), hypervisor, baseline, assume_hung=assume_hung, look_deadline=LOOK_S
+            self._target, clock, _Eye(self), hypervisor, baseline, assume_hung=assume_hung, look_deadline=self._look_s
         )
 
     def actuator(self) -> CombinedActuator:

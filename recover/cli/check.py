@@ -1,0 +1,220 @@
+"""`gpu-recover check`: looks at one or many targets and ends with a monitoring plugin's code; it can change nothing.
+
+It is given eyes only: no actuator is made, no lock is taken and no file is written.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from recover.cli.common import app, emit, places, playbook_of, resolve
+
+if TYPE_CHECKING:
+    from recover.core.report.check.verdict import Checked, Status
+    from recover.edge.fleet import Failed, Late
+    from recover.model.snapshot import Target
+    from recover.wiring import App, Eyes
+
+UNKNOWN = 3
+WIDTH = 32
+DEADLINE_S = 60.0
+SECOND_LOOK_S = 5.0
+_FORMATS = ("table", "json", "nagios", "prometheus")
+_AT_TERMINAL = {0: "green", 1: "yellow", 2: "red", 3: "magenta"}
+
+
+class Plugin(click.Command):
+    """Bad words end with 3: for a monitoring system the usual 2 would be CRITICAL."""
+
+    def make_context(self, *args: object, **kwargs: object) -> click.Context:
+        try:
+            return super().make_context(*args, **kwargs)  # type: ignore[arg-type]
+        except click.ClickException as error:
+            error.exit_code = UNKNOWN  # type: ignore[misc]  # of this error only
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How often to look. `looks` None: a second time where only that can tell a working server from a hung one."""
+
+    looks: int | None
+    every_s: float
+    deadline_s: float
+
+
+@click.command(cls=Plugin)
+@click.argument("targets", nargs=-1, metavar="[TARGET...]")
+@click.option("--all", "every_target", is_flag=True, help="All targets of the configuration.")
+@click.option(
+    "--format", "form", type=click.Choice(_FORMATS), default="table", show_default=True, help="How it says it."
+)
+@click.option("--jobs", type=click.IntRange(1, 1024), default=WIDTH, show_default=True, help="Looks at a time.")
+@click.option(
+    "--deadline",
+    type=click.FloatRange(min=1.0),
+    metavar="S",
+    help="Seconds for all of it.  [default: 60 and what --looks takes]",
+)
+@click.option(
+    "--looks", type=click.IntRange(1, 1000), metavar="N", help="Looks at each target: what does not move ripens."
+)
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0.1),
+    metavar="S",
+    default=SECOND_LOOK_S,
+    show_default=True,
+    help="Seconds between looks.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@places
+def check(
+    targets: tuple[str, ...],
+    every_target: bool,
+    form: str,
+    jobs: int,
+    deadline: float | None,
+    looks: int | None,
+    every: float,
+    quiet: bool,
+) -> int:
+    """Look at each TARGET, in parallel, and say how it is. Changes nothing.
+
+    Exit code: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN, also where the configuration is wrong.
+    """
+    from recover.cli.views import working
+
+    began = time.monotonic()
+    try:
+        opened = app()
+        found = _targets(opened, targets, every_target)
+        plan = Plan(looks, every, deadline if deadline is not None else DEADLINE_S + ((looks or 2) - 1) * every)
+        looking = [_looker(opened, target, plan) for target in found]
+    except Exception as error:
+        return _refused(error, form)
+    with working(f"looking at {len(found)} targets" if len(found) > 1 else f"looking at {found[0].name}", quiet=quiet):
+        seen = _look_at_all(found, looking, jobs, plan)
+    return _say(seen, form, time.monotonic() - began)
+
+
+def _targets(opened: App, names: tuple[str, ...], every_target: bool) -> tuple[Target, ...]:
+    from recover.wiring import UsageProblem
+
+    if every_target == bool(names):
+        raise UsageProblem(("check: name targets, or give --all for those of the configuration",))
+    if every_target and not opened.config.targets:
+        raise UsageProblem((f"{opened.config.source or 'the configuration'}: it names no target",))
+    chosen = resolve(opened, tuple(opened.config.targets) if every_target else names)
+    return tuple({target.name: target for target in chosen}.values())
+
+
+def _refused(error: Exception, form: str) -> int:
+    """What is wrong, once on stderr and for a monitoring system on stdout. A bug stays a bug."""
+    from recover.cli.trouble import expected
+    from recover.core.report.check.nagios import trouble
+
+    problems = expected(error)
+    if problems is None:
+        raise error
+    if form == "nagios":
+        emit(trouble(problems))
+    return UNKNOWN
+
+
+def _looker(opened: App, target: Target, plan: Plan) -> Callable[[float], Checked]:
+    """Wired now, so that a damaged baseline or playbook is told before anything is looked at."""
+    pauses = ((plan.looks or 2) - 1) * plan.every_s
+    # A tenth is left, so that a look which had to be given up still tells what it saw.
+    wanted = 0.9 * max(plan.deadline_s - pauses, plan.deadline_s / 2)
+    eyes = opened.eyes(target, playbook_of(opened, target, None), wanted)
+
+    def job(left: float) -> Checked:
+        ends = time.monotonic() + left
+        try:
+            return examine(eyes, plan, ends)
+        finally:
+            eyes.close()
+
+    return job
+
+
+def examine(eyes: Eyes, plan: Plan, ends: float) -> Checked:
+    """One target, looked at as often as asked. The last look counts, with what the earlier ones let it know."""
+    from recover.core.diagnose import assess
+    from recover.core.past import Past, advance
+    from recover.core.report.check.verdict import checked, progress_may_tell
+    from recover.model.guest import Guest
+
+    began, past, number = time.monotonic(), Past(), 0
+    while True:
+        number += 1
+        snapshot, diagnosis = assess(eyes.observer.look(), past, eyes.limits)
+        again = number < plan.looks if plan.looks is not None else number < 2 and progress_may_tell(snapshot, diagnosis)
+        if not again or time.monotonic() + plan.every_s >= ends:
+            return checked(eyes.target.name, snapshot, diagnosis, time.monotonic() - began, number)
+        first = past.first or (snapshot.guest.mark if isinstance(snapshot.guest, Guest) else None)
+        past = Past(anchors=advance(past.anchors, diagnosis.symptoms, snapshot.at), first=first)
+        eyes.clock.sleep(plan.every_s)
+
+
+def _look_at_all(
+    targets: tuple[Target, ...], looking: list[Callable[[float], Checked]], jobs: int, plan: Plan
+) -> list[Checked]:
+    from recover.core.report.check.verdict import Checked, unjudged
+    from recover.edge.fleet import at_once
+
+    patience = min(20.0, plan.deadline_s / 4)
+    answers = at_once(looking, jobs, plan.deadline_s, patience)
+    return [
+        answer if isinstance(answer, Checked) else unjudged(target.name, _excuse(answer, plan), answer.seconds)
+        for target, answer in zip(targets, answers, strict=True)
+    ]
+
+
+def _excuse(answer: Late | Failed, plan: Plan) -> str:
+    from recover.edge.fleet import Failed
+
+    if isinstance(answer, Failed):
+        return f"the look failed by a fault of gpu-recover ({type(answer.error).__name__})"
+    if not answer.began:
+        return (
+            f"not looked at: the total deadline of {plan.deadline_s:g} s was over (give a longer one, or more --jobs)"
+        )
+    return f"the look did not end within the total deadline of {plan.deadline_s:g} s"
+
+
+def _say(seen: list[Checked], form: str, seconds: float) -> int:
+    from recover.core.report.check.verdict import worst
+
+    if form == "json":
+        from recover.cli.common import emit_json
+        from recover.core.report.check.data import data
+
+        emit_json(data(seen, seconds))
+    elif form == "nagios":
+        from recover.core.report.check.nagios import nagios
+
+        emit(nagios(seen))
+    elif form == "prometheus":
+        from recover.core.report.check.prometheus import prometheus
+
+        emit(prometheus(seen).rstrip("\n"))
+    else:
+        from recover.core.report.check.table import table
+
+        emit(table(seen, _paint))
+    return int(worst(one.status for one in seen))
+
+
+def _paint(text: str, status: Status) -> str:
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    return click.style(text, fg=_AT_TERMINAL[int(status)], bold=True)

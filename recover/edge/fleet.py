@@ -1,0 +1,82 @@
+"""Many looks at once under one total deadline: none waits for one that hangs, and what comes too late is left behind.
+
+Threads are daemons, because a look that hangs must not keep the process alive either.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """No answer came within the total deadline. `began` False: it was not even asked."""
+
+    seconds: float
+    began: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The job itself broke: a bug of ours in one of many must not hide what the others found."""
+
+    error: Exception
+    seconds: float
+
+
+@dataclass(slots=True)
+class _Task(Generic[T]):
+    job: Callable[[float], T]
+    began: float | None = None
+    answer: T | Failed | None = None
+    over: bool = False
+
+
+def at_once(
+    jobs: Sequence[Callable[[float], T]], width: int, limit_s: float, patience_s: float
+) -> list[T | Failed | Late]:
+    """The answers in the order of the jobs. Each job is given the seconds that are left for it.
+
+    At most `width` run at a time, but one that runs longer than `patience_s` counts no more: it has hung, most likely,
+    and would take the place of others for nothing.
+    """
+    started, wake = time.monotonic(), threading.Condition()
+    tasks = [_Task(job) for job in jobs]
+
+    def body(task: _Task[T], left: float) -> None:
+        try:
+            answer: T | Failed = task.job(left)
+        except Exception as error:  # handed over as a value: see Failed
+            answer = Failed(error, time.monotonic() - (task.began or started))
+        with wake:
+            task.answer, task.over = answer, True
+            wake.notify()
+
+    with wake:
+        while not all(task.over for task in tasks):
+            now = time.monotonic()
+            left = started + limit_s - now
+            if left <= 0:
+                break
+            running = [t.began for t in tasks if t.began is not None and not t.over and now - t.began < patience_s]
+            waiting = [t for t in tasks if t.began is None]
+            for task in waiting[: max(0, width - len(running))]:
+                task.began = now
+                threading.Thread(target=body, args=(task, left), daemon=True, name="look").start()
+                running.append(now)
+            ripe = min((began + patience_s - now for began in running), default=left) if waiting else left
+            wake.wait(max(0.0, min(left, ripe)) + 0.001)
+        return [_told(task, started) for task in tasks]
+
+
+def _told(task: _Task[T], started: float) -> T | Failed | Late:
+    if task.over:
+        assert task.answer is not None
+        return task.answer
+    return Late(time.monotonic() - (task.began or started), task.began is not None)
