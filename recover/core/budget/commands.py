@@ -34,6 +34,7 @@ _IMAGES = (
 # Images whose entrypoint is the server itself, so that what follows the image are its options.
 _SERVES = re.compile(r"(^|/)vllm-openai\b|(^|/)llama\.cpp:server")
 _TAG = re.compile(r":v?(\d+\.\d+\.\d+(?:\.?(?:post|rc|a|b|dev)\d+)*)(?:$|[-_+@.])")
+_MENTION = re.compile(r"sglang|vllm|trtllm-serve|llama-server|lmcache")
 _CONTAINER_TOOLS = frozenset({"docker", "podman", "nerdctl"})
 _DOCKER_SWITCHES = frozenset(
     (
@@ -60,6 +61,7 @@ class Found:
     membind: str = ""
     unclear: list[tuple[str, str]] = field(default_factory=list)
     env_files: list[str] = field(default_factory=list)
+    script: Word | None = None  # what a container's shell gets; the engine is in there
 
 
 def find(words: list[Word]) -> Found | None:
@@ -76,12 +78,14 @@ def find(words: list[Word]) -> Found | None:
 
 
 def shell_text(words: list[Word]) -> Word | None:
-    """The text of `bash -c TEXT`."""
+    """The text that a shell gets as one word: `bash -c TEXT`, `tmux new -d TEXT`, `ssh HOST TEXT`."""
     for i, word in enumerate(words[:-1]):
-        if base(word.text) in {"bash", "sh", "dash", "zsh", "ash"}:
+        if base(word.text) in {"bash", "sh", "dash", "zsh", "ash", "su", "runuser"}:
             for j in range(i + 1, min(i + 5, len(words) - 1)):
-                if re.fullmatch(r"-[a-z]*c", words[j].text):
+                if re.fullmatch(r"-[a-z]*c|--command", words[j].text):
                     return words[j + 1]
+        if base(word.text) in {"tmux", "screen", "ssh", "eval"}:
+            return next((w for w in words[i + 1 :] if " " in w.text and _MENTION.search(w.text)), None)
     return None
 
 
@@ -167,8 +171,11 @@ def _container(words: list[Word]) -> Found | None:
 def contained(image: str, entrypoint: list[Word], command: list[Word], state: Found) -> Found | None:
     """What a container of `image` runs."""
     state.image = image
+    script = shell_text([*entrypoint, *command])
     inner = find_inner([*entrypoint, *command])
-    if inner is not None:
+    if script is not None:
+        state.script = script
+    elif inner is not None:
         state.engine, state.words, state.interpreter = inner.engine, inner.words, inner.interpreter
         state.env += inner.env
         state.membind = inner.membind

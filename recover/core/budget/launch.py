@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from recover.core.budget import compose, settings, systemd
-from recover.core.budget.commands import Found, base, find, shell_text
+from recover.core.budget.commands import Found, base, find, image_version, shell_text
 from recover.core.budget.model import Launch, Option, Problem, Unresolved
 from recover.core.budget.options import SIZING, Word, read_options
 from recover.core.budget.shell import Lexer
@@ -19,6 +19,7 @@ from recover.core.budget.version import Version
 
 Files = Mapping[str, str]
 LONGEST = 1_000_000
+DEEPEST = 3  # shells in shells
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +88,41 @@ def from_argv(
 
 
 def _command(words: list[Word], origin: Origin, files: Files, version: Version | None, depth: int) -> list[Launch]:
-    inner = shell_text(words)
-    if inner is not None and depth < 3 and find(words[: words.index(inner)]) is None:
-        if inner.unclear:
-            return []
-        around = dict(origin.env)
-        around.update(_assignments(words))
-        return _text(inner.text, replace(origin, text=""), files, around, version, depth + 1)
     found = find(words)
-    return [build(found, origin, files, version)] if found is not None else []
+    if found is not None:
+        return _found(found, origin, files, version, depth)
+    inner = shell_text(words)
+    if inner is None or inner.unclear or depth > DEEPEST:
+        return []
+    around = {**dict(origin.env), **_assignments(words)}
+    return _text(inner.text, replace(origin, text=""), files, around, version, depth + 1)
+
+
+def _found(found: Found, origin: Origin, files: Files, version: Version | None, depth: int) -> list[Launch]:
+    if found.script is None:
+        return [build(found, origin, files, version)]
+    if found.script.unclear or depth > DEEPEST:
+        return []
+    inside = _text(found.script.text, replace(origin, text=""), files, {}, version, depth + 1)
+    return [_contained(launch, found, files) for launch in inside]
+
+
+def _contained(launch: Launch, found: Found, files: Files) -> Launch:
+    """What a container's shell starts, with what the container gives it."""
+    env, missing = dict(found.env), list(launch.files)
+    for name in found.env_files:
+        _env_file(name, env, files, missing)
+    return replace(
+        launch,
+        version=image_version(found.image, launch.engine) or launch.version,
+        env=(*((n, v) for n, v in env.items() if n.startswith(HEARD)), *launch.env),
+        image=found.image,
+        wrapper=found.wrapper,
+        memory_limit=found.memory_limit or launch.memory_limit,
+        shm_size=found.shm_size or launch.shm_size,
+        unresolved=(*launch.unresolved, *(Unresolved(word, why, matters=True) for word, why in found.unclear)),
+        files=tuple(missing),
+    )
 
 
 def _assignments(words: list[Word]) -> dict[str, str]:
@@ -192,16 +219,7 @@ def _compose(text: str, files: Files, env: Mapping[str, str], version: Version |
     for service in compose.read(text, files, env):
         origin = Origin("compose", f"service {service.name}", assumed=tuple(service.assumed))
         if (state := service.found()) is not None:
-            found.append(build(state, origin, files, version))
-            continue
-        inner = shell_text(service.words)
-        if inner is None or inner.unclear:
-            continue
-        around = dict(service.env)
-        for launch in _text(inner.text, origin, files, around, version, 1):
-            found.append(
-                replace(launch, image=service.image, memory_limit=service.memory_limit, shm_size=service.shm_size)
-            )
+            found += _found(state, origin, files, version, 1)
     return found
 
 
@@ -227,12 +245,21 @@ def with_value(launch: Launch, name: str, value: str) -> Launch:
             text="",
         )
     options = tuple(replace(o, value=value) if o is old else o for o in launch.options)
-    text = launch.text
-    if text and old.span is not None and text[old.span[0] : old.span[1]] == old.value:
-        text = text[: old.span[0]] + value + text[old.span[1] :]
+    text, span = launch.text, old.span
+    if text and span is not None and text[span[0] : span[1]] == old.value:
+        text = text[: span[0]] + value + text[span[1] :]
+        options = tuple(_moved(o, span[0], len(value) - (span[1] - span[0])) for o in options)
     else:
         text = ""
     return replace(launch, options=options, argv=_replaced(launch.argv, old, value), text=text)
+
+
+def _moved(option: Option, at: int, by: int) -> Option:
+    """The option where its value stands after a value at `at` has become longer."""
+    if option.span is None or option.span[0] < at:
+        return option
+    start = option.span[0] + (by if option.span[0] > at else 0)
+    return replace(option, span=(start, option.span[1] + by))
 
 
 def _replaced(argv: tuple[str, ...], old: Option, value: str) -> tuple[str, ...]:

@@ -50,7 +50,9 @@ def _config(engine: str, version: Version | None, name: str, files: Mapping[str,
     document, problems = _document(name, files, missing)
     words: list[Word] = []
     for key, value in document.items():
-        said = f"--{str(key).lstrip('-')}".replace("_", "-")
+        said = f"--{str(key).lstrip('-')}"
+        if engine == "vllm":  # its parser takes either; SGLang's takes a key as it is written
+            said = said.replace("_", "-")
         if value is True:
             words.append(Word(said))
         elif isinstance(value, list):

@@ -51,6 +51,13 @@ COMPOSE = """services:
       python3 -m sglang.launch_server --model-path m
       --tp ${TP:-8} --hicache-size ${SIZE}
 """
+SHELL_SERVICE = """services:
+  a:
+    image: lmsysorg/sglang:v0.5.9
+    mem_limit: 200g
+    entrypoint: [bash, -c]
+    command: ['sglang serve --tp 8']
+"""
 
 
 def one(text: str, **files: str) -> Launch:
@@ -140,6 +147,13 @@ def test_a_config_file_is_read_and_the_command_line_wins() -> None:
     assert not launch.has("trust-remote-code")
 
 
+def test_keys_of_a_config_file_are_spelled_as_the_engine_spells_them() -> None:
+    (launch,) = parse("sglang serve --config c.yaml", files={"c.yaml": "hicache_size: 48\n"})
+    assert [u.word for u in launch.unresolved if u.matters] == ["--hicache_size"]
+    (other,) = parse("vllm serve m --config c.yaml", files={"c.yaml": "swap_space: 4\n"})
+    assert other.value("swap-space") == "4"
+
+
 @pytest.mark.parametrize(
     ("text", "word"),
     [
@@ -195,3 +209,35 @@ def test_a_size_from_a_variable_is_changed_in_the_words() -> None:
     changed = command_of(with_value(one(SCRIPT), "hicache-size", "47"))
     assert "--hicache-size 47" in changed
     assert changed.startswith("/opt/venv/bin/python3 -m sglang.launch_server --model-path '/models/Kimi K2'")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "docker run -m 200g lmsysorg/sglang:v0.5.9 bash -c 'pip list && python3 -m sglang.launch_server --tp 8'",
+        "docker run --entrypoint bash --memory=200g lmsysorg/sglang:v0.5.9 -lc 'sglang serve --tp 8'",
+        SHELL_SERVICE,
+    ],
+)
+def test_a_shell_in_a_container(text: str) -> None:
+    launch = one(text)
+    assert (launch.value("tp-size"), str(launch.version), launch.memory_limit) == ("8", "0.5.9", 200 * GIB)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tmux new-session -d -s x 'sglang serve --tp 8'",
+        'ssh gpu1 "cd /x; vllm serve m -tp 8"',
+        "su a -c 'vllm serve m -tp 8'",
+    ],
+)
+def test_a_command_in_one_word(text: str) -> None:
+    launch = one(text)
+    assert "8" in (launch.value("tp-size"), launch.value("tensor-parallel-size"))
+
+
+def test_two_values_are_changed_in_the_same_text() -> None:
+    launch = one("sglang serve --hicache-size 300 --cpu-offload-gb 1000 # 300")
+    changed = with_value(with_value(launch, "hicache-size", "5"), "cpu-offload-gb", "20")
+    assert command_of(changed) == "sglang serve --hicache-size 5 --cpu-offload-gb 20 # 300"

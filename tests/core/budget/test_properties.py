@@ -146,7 +146,9 @@ def test_any_words_are_read(words: list[str], head: str) -> None:
 def test_any_text_is_read_or_a_problem(words: list[str]) -> None:
     for text in (" ".join(words), "\n".join(words), f"[Service]\nExecStart={' '.join(words)}"):
         try:
-            assert parse(text)
+            for launch in parse(text):
+                spans = [(o.span, o.value) for o in launch.options if o.span is not None and launch.text]
+                assert all(launch.text[span[0] : span[1]] == value for span, value in spans)
         except Problem as problem:
             assert problem.problems
 
