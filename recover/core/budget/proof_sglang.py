@@ -14,7 +14,7 @@ from recover.core.budget.model import Check, Pages, Pinning, Scope
 from recover.core.budget.proof_ast import Flow, Quote, Unclear, World, read
 from recover.core.budget.proof_result import Proof, Shown
 from recover.core.budget.proof_trial import BASE, Leaf, Trial, kind_of
-from recover.core.budget.proof_uses import Use, strange_settings, uses
+from recover.core.budget.proof_uses import Use, handed, strange_settings, uses
 
 _SIZE = re.compile(r"(?:^|[._])(?:hicache_size|host_size)$")
 _FLAG = re.compile(r"(?:^|\.)hicache_size$")
@@ -31,7 +31,7 @@ def prove(version: str, sources: Mapping[str, str], missing: Sequence[str] = ())
     world = read(sources)
     found = uses(world, _SIZE)
     doubts = [*(f"{path} was not read" for path in missing), *world.unread, *(u.doubt for u in found if u.doubt)]
-    doubts += strange_settings(world, "hicache_size")
+    doubts += (*strange_settings(world, "hicache_size"), *handed(world, _SIZE))
     start = Proof("sglang", version, "hicache-size")
     sizing = [use for use in found if use.unit is not None]
     if not sizing:

@@ -17,6 +17,20 @@ from recover.core.budget.proof_trial import BASE, COUNTS, KNOWN, ROUNDERS, Leaf,
 _UNITS = {1.0: Unit.BYTES, float(GB): Unit.GB, float(GIB): Unit.GIB, float(1 << 20): Unit.MIB}
 _RANKS = 8
 _HUGE = 1e24  # shows also what is only added
+_LOOKERS = (
+    "isinstance",
+    "getattr",
+    "hasattr",
+    "str",
+    "repr",
+    "bool",
+    "len",
+    "type",
+    "print",
+    "append",
+    "field",
+    "register_memory",
+)
 _TALK = re.compile(r"^(?:self\.)?(?:_?logger|log|logging|warnings|print|rank0_log)\b")
 _WRAPPERS = (ast.BinOp, ast.UnaryOp, ast.NamedExpr)
 
@@ -195,3 +209,37 @@ def _set_value(node: ast.AST, name: str, pattern: re.Pattern[str]) -> ast.expr |
 
 def _harmless(value: ast.expr, flow: Flow, pattern: re.Pattern[str]) -> bool:
     return isinstance(value, ast.Constant) or mentions(value, flow, value.lineno, pattern)
+
+
+def handed(world: World, size: re.Pattern[str]) -> tuple[str, ...]:
+    """Calls that take the size under another name: what they do with it must be in the source, and be nothing."""
+    inits = {flow.owner: flow for flow in world.flows if flow.name == "__init__" and flow.owner}
+    methods = {flow.name: flow for flow in world.flows if flow.owner and flow.name != "__init__"}
+    found = []
+    for flow in world.flows:
+        for node in flow.nodes:
+            if isinstance(node, ast.Call) and not _TALK.match(ast.unparse(node.func)):
+                found += [f"{world.quote(flow, node)} {why}" for why in _taken(world, {**methods, **inits}, node, size)]
+    return tuple(found)
+
+
+def _taken(world: World, others: dict[str, Flow], node: ast.Call, size: re.Pattern[str]) -> Iterator[str]:
+    name = called(node)
+    if name in ROUNDERS or name in KNOWN or name in _LOOKERS or not name or name.endswith("_cls"):
+        return
+    if isinstance(world.parents.get(node), ast.Expr):
+        return  # nothing comes back
+    inner = world.functions.get(name) or others.get(name)
+    params = [p for p in inner.params if p != "self"] if inner is not None else []
+    given = [*enumerate(node.args), *((k.arg, k.value) for k in node.keywords)]
+    for place, value in given:
+        if not isinstance(value, ast.Name | ast.Attribute) or not size.search(ast.unparse(value)):
+            continue
+        param = place if isinstance(place, str) else params[place] if place < len(params) else ""
+        if size.search(param):
+            continue  # what is done under that name is judged by itself
+        if inner is None or not param:
+            if not name[:1].isupper():
+                yield f"hands the size to {name}(), which is not in the source that was read"
+        elif touches(inner, param):
+            yield f"hands the size to {name}(), which computes with it as {param}"

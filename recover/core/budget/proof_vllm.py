@@ -14,7 +14,7 @@ from recover.core.budget.model import Scope
 from recover.core.budget.proof_ast import World, read
 from recover.core.budget.proof_result import Proof, Shown
 from recover.core.budget.proof_trial import COUNTS
-from recover.core.budget.proof_uses import Use, strange_settings, uses
+from recover.core.budget.proof_uses import Use, handed, strange_settings, uses
 
 _FLAG = re.compile(r"(?:^|\.)kv_offloading_size$")
 _COUNTS = COUNTS | {"blocks", "chunks", "factor"}  # a worker's bytes per block are these times a block's bytes
@@ -28,7 +28,7 @@ def prove(version: str, sources: Mapping[str, str], missing: Sequence[str] = ())
     if not found and not world.unread and not missing:
         return ()
     doubts = [*(f"{path} was not read" for path in missing), *world.unread, *(u.doubt for u in found if u.doubt)]
-    doubts += strange_settings(world, "kv_offloading_size")
+    doubts += (*strange_settings(world, "kv_offloading_size"), *handed(world, _FLAG))
     start = Proof("vllm", version, "kv-offloading-size", doubts=tuple(doubts))
     main = next((use for use in found if use.unit is not None), None)
     if main is None:

@@ -107,6 +107,18 @@ def test_one_caller_that_divides_proves_nothing():
     assert not proof.proved and "divides by the ranks" in proof.doubts[0]
 
 
+@pytest.mark.parametrize(
+    ("helper", "word"),
+    [("", "which is not in the source"), ("def share(amount):\n    return amount // TP\n", "which computes with it")],
+)
+def test_a_size_that_goes_through_another_function_is_followed(helper, word):
+    files = sources("sglang", "0.5.9")
+    path = "sglang/srt/mem_cache/hiradix_cache.py"
+    text = files[path].replace("server_args.hicache_size,", "share(server_args.hicache_size),") + helper
+    proof = proof_of({**files, path: text})
+    assert not proof.proved and word in proof.doubts[0]
+
+
 def test_two_pools_that_disagree_prove_nothing():
     files = planted(sources("sglang", "0.5.21"), BASE, SET, SET[:-1] + " // get_parallel().tp_size)")
     proof = proof_of(files)
