@@ -17,6 +17,7 @@ from recover.core.clean import clean
 
 _NEGATIVE = re.compile(r"-\d+$|-\d*\.\d+$")  # argparse takes these for values
 _WHOLE = frozenset({"sglang", "vllm"})  # engines whose tables hold every option
+_POSITIONAL = frozenset({"vllm", "trtllm", "sglang"})  # the model may stand without an option
 _ABBREVIATES = frozenset({"sglang", "vllm", "lmcache"})
 
 # Settings that change the host memory asked for: an unclear spelling that may be one of them can't be passed over.
@@ -60,6 +61,7 @@ class Word:
     text: str
     span: tuple[int, int] | None = None
     unclear: str = ""  # why its text is not known: a variable that isn't set here
+    many: bool = False  # what is not known may become several words: `$ARGS`, "$@"
 
 
 @functools.cache
@@ -98,7 +100,8 @@ def read_options(engine: str, version: Version | None, words: list[Word], source
         word = words[at]
         at += 1
         if word.unclear:
-            found.unresolved.append(Unresolved(clean(word.text, 80), word.unclear, matters=True))
+            model = engine in _POSITIONAL and not word.many and not found.positional
+            found.unresolved.append(Unresolved(clean(word.text, 80), word.unclear, matters=not model))
         elif word.text == "--":
             found.positional += [w.text for w in words[at:]]
             break
@@ -130,7 +133,7 @@ def _one(engine: str, version: Version | None, words: list[Word], at: int, found
     taken = following[: {"0": 0, "b": 0, "1": 1, "?": 1}.get(spelling.values, len(following))]
     unclear = next((w for w in taken if w.unclear), None)
     if unclear is not None:
-        matters = spelling.name in SIZING[engine]
+        matters = spelling.name in SIZING[engine] or (spelling.values in "+*" and unclear.many)
         found.unresolved.append(Unresolved(f"{clean(said, 80)} {clean(unclear.text, 80)}", unclear.unclear, matters))
         return at + len(taken)
     if spelling.values in "1+" and not taken:

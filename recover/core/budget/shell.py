@@ -174,7 +174,8 @@ class Lexer:
         end = self.at
         raw = self.text[start:end]
         if piece.unclear:
-            self._words.append(Word(raw.replace("\n", " "), None, piece.unclear))
+            many = not raw.startswith('"') or re.search(r"\$[@*]|\[[@*]\]", raw) is not None
+            self._words.append(Word(raw.replace("\n", " "), None, piece.unclear, many))
             return
         fields = piece.fields if piece.quoted else [f for f in piece.fields if f]
         for value in fields:

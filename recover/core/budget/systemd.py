@@ -158,8 +158,8 @@ def _expanded(value: str, span: tuple[int, int] | None, env: Mapping[str, str]) 
     if not names and "$$" not in value and "%%" not in value:
         return [Word(value, span)]
     unset = next((n for n in names if n not in env), None)
-    if unset is not None:
-        return [Word(value, None, f"${unset} is not set in this unit")]
-    text = _VARIABLE.sub(lambda m: env[m[1] or m[2]] if m[1] or m[2] else "$", value).replace("%%", "%")
     alone = re.fullmatch(r"\$[A-Za-z_]\w*", value) is not None  # only then does systemd split it into words
+    if unset is not None:
+        return [Word(value, None, f"${unset} is not set in this unit", many=alone)]
+    text = _VARIABLE.sub(lambda m: env[m[1] or m[2]] if m[1] or m[2] else "$", value).replace("%%", "%")
     return [Word(part) for part in text.split()] if alone else [Word(text)]

@@ -171,6 +171,15 @@ def test_what_matters_and_cant_be_resolved_is_named(text: str, word: str) -> Non
     assert word in [u.word for u in one(text).unresolved if u.matters]
 
 
+def test_a_model_from_a_variable_changes_no_size() -> None:
+    for text in ('vllm serve "$MODEL" -tp 8', "sglang serve --model-path $MODEL --tp 8", 'trtllm-serve "$1"'):
+        launch = one(text)
+        assert launch.unresolved
+        assert not [u for u in launch.unresolved if u.matters]
+    assert [u for u in one("vllm serve $MODEL_AND_MORE").unresolved if u.matters]
+    assert [u for u in one("vllm serve m --served-model-name a $MORE").unresolved if u.matters]
+
+
 def test_an_option_of_another_release_is_named() -> None:
     (launch,) = parse("sglang serve --hicache-host-memory-fraction 0.5 --nonsense 3", version=version("0.5.9"))
     assert [u.word for u in launch.unresolved] == ["--hicache-host-memory-fraction", "--nonsense"]
