@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from .kernel import Kernel, load_order, tool
 
@@ -50,6 +50,8 @@ def build(kernel: Kernel, modules: list[str], options: dict[str, str], files: di
         out.file(f"modules/{path.name}", path.read_bytes())
         lines.append(f"insmod /modules/{path.name} {options.get(path.name.split('.')[0].replace('-', '_'), '')}")
     out.file("modules/load", "\n".join([*lines, ""]).encode())
+    for folder in sorted({str(parent) for name in files for parent in PurePath(name).parents} - {"."}):
+        out.folder(f"vm/{folder}")
     for name, (data, mode) in files.items():
         out.file(f"vm/{name}", data, mode)
     return out.bytes()

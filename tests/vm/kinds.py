@@ -4,18 +4,46 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.lab import files
+
+from . import gpu
+from .initramfs import BOOT
 from .machine import Kind
 
 DISK = "d0"  # the block device behind which reads can be held
 
 
-def _guest_devices(folder: Path) -> list[str]:
-    return [
-        "-object", f"memory-backend-file,id=gpu0,share=on,mem-path={folder / 'gpu'},size=256K",
-        "-device", "pcie-root-port,id=port1,chassis=1,slot=1",
-        "-device", "ivshmem-plain,memdev=gpu0,bus=port1",
-        *_held_disk("port2", 2),
-    ]  # fmt: skip
+def guest(folder: Path) -> Kind:
+    folder.mkdir(parents=True, exist_ok=True)
+    built = gpu.create(folder)
+    words = {"WORLD": folder / "world", "DRIVER": built.root, "PYTHON": files.interpreter()}
+    return Kind(
+        "guest",
+        devices=[
+            "-object", f"memory-backend-file,id=gpu0,share=on,mem-path={folder / 'gpu'},size={gpu.SIZE}",
+            "-device", "pcie-root-port,id=port1,chassis=1,slot=1",
+            "-device", "ivshmem-plain,memdev=gpu0,bus=port1",
+            *_held_disk("port2", 2),
+        ],
+        options={"nvme_core": "io_timeout=4294967"},
+        files={
+            "kind": ((BOOT / "guest").read_bytes(), 0o644),
+            "env": ("".join(f"{key}='{value}'\n" for key, value in words.items()).encode(), 0o644),
+        },
+        environment=f"LD_LIBRARY_PATH={built.lib}",
+        path=str(built.bin),
+        fresh=lambda: gpu.was_reset(folder),
+    )  # fmt: skip
+
+
+def node() -> Kind:
+    return Kind(
+        "node",
+        machine="q35,kernel-irqchip=split",
+        devices=["-device", "intel-iommu,intremap=on,caching-mode=on", *_held_disk("port1", 1)],
+        cmdline="intel_iommu=on",
+        modules=["vfio_pci", "vfio_iommu_type1"],
+    )
 
 
 def _held_disk(port: str, slot: int) -> list[str]:
@@ -26,16 +54,3 @@ def _held_disk(port: str, slot: int) -> list[str]:
         "-device", f"pcie-root-port,id={port},chassis={slot},slot={slot}",
         "-device", f"nvme,drive={DISK},serial=held,bus={port}",
     ]  # fmt: skip
-
-
-GUEST = Kind(name="guest", devices=_guest_devices, options={"nvme_core": "io_timeout=4294967"})
-NODE = Kind(
-    name="node",
-    machine="q35,kernel-irqchip=split",
-    devices=lambda folder: [
-        "-device", "intel-iommu,intremap=on,caching-mode=on",
-        *_held_disk("port1", 1),
-    ],
-    cmdline="intel_iommu=on",
-    modules=["vfio_pci", "vfio_iommu_type1"],
-)  # fmt: skip

@@ -16,12 +16,11 @@ from recover.edge.shell.settings import SshSettings
 from recover.edge.shell.ssh import SshShell
 
 from . import initramfs
-from .kernel import kernel, tool
+from .kernel import PATH, kernel, tool
 from .qemu import Launcher, Qemu, QemuError
 
 MAC = "bc:24:11:00:01:74"
 BOOT_S = 120.0  # on an idle machine it takes about 10 s
-PYTHON = "/usr/bin/python3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +28,17 @@ class Kind:
     """What tells one sort of machine from another: devices, modules, and a script of the guest's own."""
 
     name: str
-    devices: Callable[[Path], list[str]]
+    devices: list[str]
     machine: str = "q35"
     memory_mib: int = 1024
     cpus: int = 2
     modules: list[str] = field(default_factory=list)
     options: dict[str, str] = field(default_factory=dict)  # of modules
     cmdline: str = ""
-    script: str = ""  # sourced by the guest before init: path of a file
-    files: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+    files: dict[str, tuple[bytes, int]] = field(default_factory=dict)  # in /run/vm; `kind` is sourced before init
     environment: str = ""  # for sshd's SetEnv
-    fresh: Callable[[Path], None] | None = None  # what a start of QEMU, not a reset, does to the devices
+    path: str = "/run/vm/bin"  # in front of PATH
+    fresh: Callable[[], None] | None = None  # what a start of QEMU, not a reset, does to the devices
 
 
 class Machine:
@@ -85,7 +84,7 @@ class Machine:
         if self.qemu is not None and self.qemu.alive:
             raise QemuError(f"already running as {self.qemu.pid}")
         if self.kind.fresh is not None:
-            self.kind.fresh(self.folder)
+            self.kind.fresh()
         self.qemu = Qemu(self._launcher, self._argv(), self.folder / "qemu.log")
 
     def stop(self) -> None:
@@ -156,18 +155,16 @@ class Machine:
             subprocess.run(keygen, check=True, stdin=subprocess.DEVNULL)
         host_key = " ".join((self.folder / "host_key.pub").read_text().split()[:2])
         (self.folder / "known_hosts").write_text(f"[127.0.0.1]:{self.port} {host_key}\n")
+        kind = self.kind
         files = {
             "start": ((initramfs.BOOT / "start").read_bytes(), 0o755),
             "hostname": (f"{self.name}\n".encode(), 0o644),
             "host_key": ((self.folder / "host_key").read_bytes(), 0o600),
             "authorized_keys": ((self.folder / "id_ed25519.pub").read_bytes(), 0o600),
-            "sshd_config": (_SSHD.replace("ENVIRONMENT", self.kind.environment).encode(), 0o644),
+            "sshd_config": ((_SSHD + f"SetEnv PATH={kind.path}:{PATH} {kind.environment}\n").encode(), 0o644),
             "acpi/PWRF/00000080": (_POWER_BUTTON.encode(), 0o755),
-            **self.kind.files,
+            **kind.files,
         }
-        if self.kind.script:
-            files["kind"] = (Path(self.kind.script).read_bytes(), 0o644)
-        kind = self.kind
         (self.folder / "initramfs").write_bytes(initramfs.build(self._kernel, kind.modules, kind.options, files))
 
     def _argv(self) -> list[str]:
@@ -184,7 +181,7 @@ class Machine:
             # restrict: nothing leaves the guest, only the forwarded port leads in
             "-netdev", f"user,id=net0,restrict=on,hostfwd=tcp:127.0.0.1:{self.port}-10.0.2.15:22",
             "-device", f"virtio-net-pci,netdev=net0,mac={MAC},romfile=",
-            *kind.devices(folder),
+            *kind.devices,
         ]  # fmt: skip
 
 
@@ -201,7 +198,6 @@ PasswordAuthentication no
 KbdInteractiveAuthentication no
 PrintMotd no
 PrintLastLog no
-SetEnv PATH=/run/vm/bin:/usr/sbin:/usr/bin:/sbin:/bin ENVIRONMENT
 """
 
 _POWER_BUTTON = """\
