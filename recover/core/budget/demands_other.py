@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from recover.core.budget.arithmetic import Case, option_count, pinned
-from recover.core.budget.demands_sglang import offloaded
+from recover.core.budget.demands_weights import offloaded
 from recover.core.budget.model import GIB, MIB, Demand, Pinning, Place, Problem
 from recover.core.budget.sizes import both, container_size, decimal
 from recover.model.reading import Known

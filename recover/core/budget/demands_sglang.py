@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from decimal import Decimal
 
+from recover.core.budget import demands_weights
 from recover.core.budget.arithmetic import (
     AUTO_SHARE,
     RESERVE,
@@ -24,17 +25,6 @@ from recover.core.budget.sizes import both, decimal
 from recover.model.reading import Known
 
 Result = tuple[Demand, OwnCheck | None]
-# Options that take host memory of an amount that no formula here gives.
-_UNMEASURED = {
-    "enable-hisparse": "its pool is a ratio of the device pool",
-    "hisparse-config": "its pool is a ratio of the device pool",
-    "offload-group-size": "whole layers are kept in host memory",
-    "kt-weight-path": "experts are kept in host memory",
-    "ple-offload-embedding": "embeddings are kept in host memory",
-    "enable-paged-experts": "experts are kept in host memory",
-    "enable-elastic-expert-backup": "experts are kept in host memory",
-    "enable-flexkv": "FlexKV has its own host pool",
-}
 
 
 def demands(case: Case) -> Iterator[Result]:
@@ -44,13 +34,8 @@ def demands(case: Case) -> Iterator[Result]:
         yield _by_ratio(case, "hicache-ratio", "the HiCache pool", *ratio)
     if _retraction(case):
         yield _by_ratio(case, "", "the decode retraction pool", Decimal("0.2"), "the default of a decode server")
-    yield from _offload(case)
-    yield from _weights(case)
-    for name, why in _UNMEASURED.items():
-        if case.launch.has(name):
-            yield _unmeasured(case, name, why), None
-    if case.launch.value("hicache-storage-backend") == "mooncake":
-        yield _unmeasured(case, "hicache-storage-backend", "mooncake has a memory segment of its own"), None
+    for demand in demands_weights.sglang(case):
+        yield demand, None
 
 
 def hicache_on(case: Case) -> bool:
@@ -281,43 +266,3 @@ def _auto(case: Case) -> tuple[int, str] | None:
     fraction = decimal(option.value or "", option.said)
     share = int(room * fraction * Decimal("0.95")) // ranks
     return share, f"auto-sizing: ({both(seen)} - 10 GiB) x {fraction} x 0.95 / {ranks} ranks = {both(share)}"
-
-
-# --- weights ------------------------------------------------------------------------------------------------------
-
-
-def _offload(case: Case) -> Iterator[Result]:
-    amount = option_count(case.launch, "cpu-offload-gb")
-    if not amount:
-        return
-    meaning = case.meaning("cpu-offload-gb")
-    low = amount * (meaning.unit.bytes or 1)
-    yield offloaded(case, low, meaning), None
-
-
-def offloaded(case: Case, low: int, meaning: Semantics) -> Demand:
-    """Weights in pinned memory: each tensor is rounded up to a power of two, which at most doubles it."""
-    ranks = case.counts.on_host
-    lines = (
-        f"{both(low)} per rank x {ranks} ranks ({case.counts.formula}) = {both(low * ranks)}",
-        f"each tensor is pinned rounded up to a power of two: up to {both(2 * low * ranks)}; 1.9 times was measured",
-    )
-    what = "weights kept in host memory"
-    return Demand("cpu-offload-gb", what, low, 2 * low, ranks, "rank", lines, source=meaning.source)
-
-
-def _weights(case: Case) -> Iterator[Result]:
-    """The model in host memory while the GPU is released."""
-    for name in ("enable-weights-cpu-backup", "enable-draft-weights-cpu-backup"):
-        if not case.launch.has(name):
-            continue
-        if name == "enable-weights-cpu-backup" and isinstance(case.facts.weights, Known):
-            total = case.facts.weights.value * case.counts.replicas
-            lines = (f"the whole model, {both(total)}, when its memory on the GPU is released",)
-            yield Demand(name, "a copy of the weights", total, total, 1, "server", lines), None
-        else:
-            yield _unmeasured(case, name, "a copy of the weights, whose size was not read"), None
-
-
-def _unmeasured(case: Case, name: str, why: str) -> Demand:
-    return Demand(name, why, 0, None, 1, "server", (f"--{name}: {why}",), needs=f"how much --{name} takes")

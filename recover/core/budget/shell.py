@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 
 from recover.core.budget.model import Problem
 from recover.core.budget.options import Word
+from recover.core.budget.shell_scope import Scope
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ASSIGN = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
 _EXPANSION = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[[@*]\])?(?:(:?[-=])([^{}$`]*))?")
 _OPENING = frozenset({"if", "for", "while", "until", "case", "select", "{"})
 _CLOSING = frozenset({"fi", "done", "esac", "}"})
+_DECLARING = frozenset({"export", "declare", "typeset", "local", "readonly"})
 _SEPARATORS = ("&&", "||", ";;", "|&", ";", "|", "&", "\n", "(", ")")
 
 
@@ -47,17 +49,16 @@ class _Piece:
 class Lexer:
     """Reads one text. `commands` are all simple commands in their order."""
 
-    def __init__(self, text: str, env: Mapping[str, str], files: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, text: str, env: Mapping[str, str], files: Mapping[str, str] | None = None, scope: Scope | None = None
+    ) -> None:
         self.text = text
         self.files = files or {}
         self.at = 0
-        self.values: dict[str, list[str]] = {name: [value] for name, value in env.items()}
-        self.branched: dict[str, int] = {}
-        self.depth = 0
-        self.exported: dict[str, str] = {}
+        self.scope = scope or Scope(env)
         self.commands: list[Command] = []
-        self._assumed: list[str] = []
         self._heredocs: list[str] = []
+        self._chained = False
         self._words: list[Word] = []
         self._env: list[tuple[str, str]] = []
         self._line = 1
@@ -99,19 +100,21 @@ class Lexer:
         if self._words:
             first = self._words[0].text
             if first in _CLOSING:
-                self.depth = max(0, self.depth - 1)
+                self.scope.depth = max(0, self.scope.depth - 1)
+            self._changed()
             if first in {"source", "."} and len(self._words) > 1:
                 self._source(self._words[1].text)
-            env = [*self.exported.items(), *self._env]
-            self.commands.append(Command(self._words, env, self._line, list(dict.fromkeys(self._assumed))))
+            env = [*self.scope.exported.items(), *self._env]
+            self.commands.append(Command(self._words, env, self._line, list(dict.fromkeys(self.scope.assumed))))
         elif self._env:
             for name, value in self._env:
-                self._set(name, [value])
+                self.scope.set(name, [value], self._at_line(), certain=not self._chained)
         self._words, self._env = [], []
+        self._chained = separator in {"&&", "||"}  # what follows may not run
         if separator == "(":
-            self.depth += 1
+            self.scope.depth += 1
         elif separator == ")":
-            self.depth = max(0, self.depth - 1)
+            self.scope.depth = max(0, self.scope.depth - 1)
         if separator == "\n":
             self._skip_heredocs()
 
@@ -120,10 +123,7 @@ class Lexer:
         text = self.files.get(name) or self.files.get(name.removeprefix("./"))
         if text is None:
             return  # its variables stay unset, and are named where they are used
-        inner = Lexer(text, {})
-        inner.values, inner.branched, inner.exported = self.values, self.branched, self.exported
-        inner.depth = self.depth
-        inner.read()
+        Lexer(text, {}, {}, self.scope).read()
 
     def _skip_heredocs(self) -> None:
         for mark in self._heredocs:
@@ -151,24 +151,39 @@ class Lexer:
         piece = self._piece()
         if not self._words and not piece.quoted and len(piece.fields) == 1:
             self._keyword(piece.fields[0])
-        if self._words and self._words[0].text == "export":
-            self._export(piece)
+        if self._words and self._words[0].text in _DECLARING:
+            self._declare(piece, exports=self._words[0].text == "export")
         if not self._words and piece.fields[0] in {"then", "do", "else", "elif", "!", "time", "if", "while", "until"}:
             return  # what follows is the command
         self._add(piece, start)
 
     def _keyword(self, word: str) -> None:
         if word in _OPENING:
-            self.depth += 1
+            self.scope.depth += 1
 
-    def _export(self, piece: _Piece) -> None:
+    def _declare(self, piece: _Piece, *, exports: bool) -> None:
         for word in piece.fields:
             name, equals, value = word.partition("=")
-            if equals and _NAME.fullmatch(name) and not piece.unclear:
-                self._set(name, [value])
-                self.exported[name] = value
-            elif name in self.values and len(self.values[name]) == 1:
-                self.exported[name] = self.values[name][0]
+            if not _NAME.fullmatch(name):
+                continue
+            if equals and piece.unclear:
+                self.scope.unset(name, piece.unclear)
+            elif equals:
+                self.scope.set(name, [value], self._at_line(), certain=not self._chained)
+            if exports:
+                self.scope.export(name)
+
+    def _changed(self) -> None:
+        """Variables that a command sets in a way that can't be foreseen."""
+        first, *rest = (w.text for w in self._words)
+        if first in {"read", "unset", "mapfile", "readarray", "getopts"}:
+            for name in rest:
+                self.scope.unset(name, f"{first} sets it")
+        elif first == "for" and rest:
+            self.scope.unset(rest[0], "a loop sets it")
+
+    def _at_line(self) -> int:
+        return self.text.count("\n", 0, self.at) + 1
 
     def _add(self, piece: _Piece, start: int) -> None:
         end = self.at
@@ -189,16 +204,16 @@ class Lexer:
         self.at = found.end()
         name, adds = found[1], bool(found[2])
         if self.text.startswith("(", self.at):
-            self._set(name, self._array(), adds)
+            self.scope.set(name, self._array(), self._at_line(), adds, certain=not self._chained)
             return
         at_end = self.at >= len(self.text) or self.text[self.at] in " \t\r\n;|&()"
         piece = _Piece(self.at) if at_end else self._piece()
         if piece.unclear:
-            self._unset(name, piece.unclear)
+            self.scope.unset(name, piece.unclear)
             return
         value = " ".join(piece.fields)
         if adds:
-            value = " ".join(self.values.get(name, [""])) + value
+            value = " ".join(self.scope.values.get(name, [""])) + value
         self._env.append((name, value))
 
     def _array(self) -> list[str]:
@@ -216,14 +231,6 @@ class Lexer:
             piece = self._piece()
             words += [f"\0{piece.unclear}"] if piece.unclear else piece.fields
         raise Problem(f"{self.place(opening)}: the array that opens here is not closed")
-
-    def _set(self, name: str, value: list[str], adds: bool = False) -> None:
-        if self.depth > 0:
-            self.branched[name] = self.text.count("\n", 0, self.at) + 1
-        self.values[name] = [*self.values.get(name, []), *value] if adds else value
-
-    def _unset(self, name: str, why: str) -> None:
-        self.values[name] = [f"\0{why}"]
 
     def _piece(self) -> _Piece:
         """One word from here."""
@@ -331,25 +338,15 @@ class Lexer:
             piece.unclear = f"${{{inner[:60]}}} is computed when it runs"
             return
         default = found[4] if found[3] else None
+        if found[3] and found[3].endswith("=") and found[1] not in self.scope.values:
+            self.scope.assumed.append(f"${found[1]} is not set: {found[4]!r} is taken")
+            self.scope.set(found[1], [found[4].strip("'\"")], self._at_line())
         self._variable(piece, found[1], quoted, default, whole=bool(found[2]))
 
     def _variable(self, piece: _Piece, name: str, quoted: bool, default: str | None, *, whole: bool = False) -> None:
-        if name in self.branched:
-            piece.unclear = f"${name} is set in a branch or a loop (line {self.branched[name]})"
+        parts, unclear = self.scope.look(name, default, quoted=quoted, whole=whole)
+        if unclear:
+            piece.unclear = unclear
             return
-        values = self.values.get(name)
-        if values is None and default is not None:
-            self._assumed.append(f"${name} is not set: its default {default!r} is taken")
-            values = [default.strip("'\"")]
-        if values is None:
-            piece.unclear = f"${name} is not set here"
-            return
-        unclear = next((v[1:] for v in values if v.startswith("\0")), None)
-        if unclear is not None:
-            piece.unclear = f"${name}: {unclear}"
-            return
-        parts = (values if whole else values[:1]) or [""]
-        if not quoted:
-            parts = [word for value in parts for word in value.split()] or [""]
         piece.fields[-1] += parts[0]
         piece.fields += parts[1:]

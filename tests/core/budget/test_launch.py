@@ -80,6 +80,8 @@ def one(text: str, **files: str) -> Launch:
         ("trtllm-serve m --tp-size 8", "trtllm", "tp-size", "8"),
         ("./build/bin/llama-server -m /m.gguf -cram 8192", "llama.cpp", "cache-ram", "8192"),
         ("lmcache server --l1-size-gb 60", "lmcache", "l1-size-gb", "60"),
+        ('declare -r N=8; : "${S:=48}"; sglang serve --tp $N --hicache-size $S', "sglang", "hicache-size", "48"),
+        ("cd /x && N=8 && sglang serve --tp 8", "sglang", "tp-size", "8"),
         ("OMP_NUM_THREADS=4 FOO=1 setsid python -m sglang.launch_server --pp-size 2", "sglang", "pp-size", "2"),
     ],
 )
@@ -97,6 +99,18 @@ def test_a_shell_script() -> None:
     assert launch.membind == "0"
     assert launch.env == (("CUDA_VISIBLE_DEVICES", "0,1,2,3"),)  # and no token
     assert launch.unresolved == ()
+
+
+def test_variables_of_another_file() -> None:
+    text = ". ./env.sh\npython -m sglang.launch_server --tp $TP --hicache-size ${SIZE:-9} $MORE\n"
+    (launch,) = parse(
+        text, files={"env.sh": "export TP=8 SIZE=48\nMORE='--pp-size 2'\nexport LMCACHE_LOCAL_CPU=False\n"}
+    )
+    assert [launch.value(n) for n in ("tp-size", "hicache-size", "pp-size")] == ["8", "48", "2"]
+    assert launch.variable("LMCACHE_LOCAL_CPU") == "False"
+    (alone,) = parse(text)
+    assert {u.word for u in alone.unresolved} == {"--tp $TP", "$MORE"}
+    assert alone.assumed == ("$SIZE is not set: its default '9' is taken",)
 
 
 def test_a_unit() -> None:
@@ -165,6 +179,11 @@ def test_keys_of_a_config_file_are_spelled_as_the_engine_spells_them() -> None:
         ("if [ -n 1 ]; then N=8; fi; python -m sglang.launch_server --tp $N", "--tp $N"),
         ("python -m sglang.launch_server --hicache-size", "--hicache-size"),
         ("trtllm-serve m --extra_llm_api_options x.yml", "x.yml"),
+        ("N=4\n[ -n 1 ] && N=8\nsglang serve --tp $N", "--tp $N"),
+        ("export N=4\nexport N=$(nproc)\nsglang serve --tp $N", "--tp $N"),
+        ("N=4\nread N\nsglang serve --tp $N", "--tp $N"),
+        ("for N in 4 8; do sglang serve --tp $N; done", "--tp $N"),
+        ("f() { N=4; }\nsglang serve --tp $N", "--tp $N"),
     ],
 )
 def test_what_matters_and_cant_be_resolved_is_named(text: str, word: str) -> None:
