@@ -84,7 +84,7 @@ def find_engine(request: "dict[str, Any]", where: "Optional[str]", mentions: "Op
         gap("budget-engine", "absent", "%s is not installed for %s (%s)" % (engine, python, said.get("trouble") or how))
         return
     said["version"] = said.get("version") or _own_version(origin)
-    said.update(engine=engine, how=how, kind=_kind(said, origin), commit=_commit(origin), asked=python)
+    said.update(engine=engine, how=how, install=_kind(said, origin), commit=_commit(origin), asked=python)
     emit("budget-engine", **said)
     send_sources(origin, where, mentions, limit)
 

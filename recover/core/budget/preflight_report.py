@@ -154,7 +154,7 @@ def _installed(report: Report) -> Installed | None:
         return None
     said = row.text("version", limit=80)
     return Installed(
-        row.text("engine", limit=40), version(said), said, row.text("origin", limit=300), row.text("kind", limit=20),
+        row.text("engine", limit=40), version(said), said, row.text("origin", limit=300), row.text("install", limit=20),
         row.text("commit", limit=40), row.text("asked", limit=300),
     )  # fmt: skip
 

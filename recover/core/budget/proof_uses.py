@@ -32,7 +32,6 @@ _LOOKERS = (
     "register_memory",
 )
 _TALK = re.compile(r"^(?:self\.)?(?:_?logger|log|logging|warnings|print|rank0_log)\b")
-_WRAPPERS = (ast.BinOp, ast.UnaryOp, ast.NamedExpr)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,11 +230,11 @@ def _taken(world: World, others: dict[str, Flow], node: ast.Call, size: re.Patte
         return  # nothing comes back
     inner = world.functions.get(name) or others.get(name)
     params = [p for p in inner.params if p != "self"] if inner is not None else []
-    given = [*enumerate(node.args), *((k.arg, k.value) for k in node.keywords)]
-    for place, value in given:
+    given = [(params[at] if at < len(params) else "", value) for at, value in enumerate(node.args)]
+    given += [(k.arg or "", k.value) for k in node.keywords]
+    for param, value in given:
         if not isinstance(value, ast.Name | ast.Attribute) or not size.search(ast.unparse(value)):
             continue
-        param = place if isinstance(place, str) else params[place] if place < len(params) else ""
         if size.search(param):
             continue  # what is done under that name is judged by itself
         if inner is None or not param:

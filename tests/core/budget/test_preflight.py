@@ -42,7 +42,7 @@ def rows(version="0.5.9", available=445 * GIB, files=None, **more):
         "budget-others": {"servers": []},
         "budget-model": {"model": "/models/Kimi-K2.5", "folder": "/models/Kimi-K2.5", "config": json.dumps(KIMI)},
         "budget-engine": {"engine": "sglang", "version": version, "origin": "/opt/sglang/python/sglang",
-                          "kind": "editable", "commit": "0123456789abcdef", "asked": "/opt/venv/bin/python"},
+                          "install": "editable", "commit": "0123456789abcdef", "asked": "/opt/venv/bin/python"},
         "budget-gpus": {"gpus": [{"index": i, "total": 96 * GIB, "free": 95 * GIB, "numa": 0} for i in range(8)]},
         "end": {},
     }  # fmt: skip
@@ -169,7 +169,7 @@ def test_a_running_server_of_the_same_model_measures_loading_and_the_device_pool
 
 def test_nothing_of_the_machine_reaches_a_terminal_as_it_came():
     listed = rows(files={}, budget_engine={"engine": "sglang", "version": "\x1b[31m0.5.9", "origin": "/x\n\x07y",
-                                           "kind": "checkout", "asked": "p\x1b]0;t\x07"})  # fmt: skip
+                                           "install": "checkout", "asked": "p\x1b]0;t\x07"})  # fmt: skip
     for line in lines(judged(48, listed)):
         assert line.isprintable()
 
