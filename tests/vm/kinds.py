@@ -8,9 +8,7 @@ from tests.lab import files
 
 from . import gpu
 from .initramfs import BOOT
-from .machine import Kind
-
-DISK = "d0"  # the block device behind which reads can be held
+from .machine import DISK, Kind
 
 
 def guest(folder: Path) -> Kind:

@@ -20,6 +20,7 @@ from .kernel import PATH, kernel, tool
 from .qemu import Launcher, Qemu, QemuError
 
 MAC = "bc:24:11:00:01:74"
+DISK = "d0"  # the block device on which reads can be held
 BOOT_S = 120.0  # on an idle machine it takes about 10 s
 
 
@@ -104,6 +105,21 @@ class Machine:
             self.ends.append("powered off")
         return obeyed
 
+    # -- what goes wrong --------------------------------------------------------------------------------------------
+
+    def hold_read(self) -> None:
+        """The next read of the disk is held inside QEMU: whoever waits for it can't be killed by anything."""
+        self._disk("break read_aio held")
+
+    def release_read(self) -> None:
+        self._disk("resume held")
+
+    def _disk(self, command: str) -> None:
+        assert self.qemu is not None
+        said = self.qemu.hmp(f'qemu-io {DISK} "{command}"')
+        if said.strip():
+            raise QemuError(f"{command}: {said}")
+
     # -- the way in -------------------------------------------------------------------------------------------------
 
     @property
@@ -126,6 +142,13 @@ class Machine:
                 pass
             time.sleep(0.2)
         raise QemuError(f"the guest did not come up in {seconds:.0f} s; its last words:\n{self.console()[-3000:]}")
+
+    def answers(self) -> bool:
+        try:
+            self.wait_up(10.0)
+        except QemuError:
+            return False
+        return True
 
     def console(self) -> str:
         log = self.folder / "qemu.log"
