@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "abort": ("follow", "Ask a run to stop in good order."),
     "check": ("check", "How targets are, many at once, for people and monitoring systems. Changes nothing."),
     "probe": ("look", "One look at a target, as JSON. Changes nothing."),
+    "explain": ("explain", "What pasted logs, tables and errors mean, and what cures each."),
     "baseline": ("baseline", "How a target looks when nothing runs on it: save, show, propose."),
     "rehearse": ("rehearse", "The whole climb against a simulated machine."),
     "history": ("history", "Past runs."),

@@ -1,0 +1,71 @@
+"""Single lines that mean something by themselves: the table in `message_table` is tried on each, also over a wrap."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from recover.core.explain.lines import Line, continued
+from recover.core.explain.message_table import MESSAGES, By, Message
+from recover.core.explain.told import Told
+from recover.core.read.procfs import bus_id
+
+_BDF = re.compile(r"(?<![0-9a-fA-F:])[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7](?![0-9a-fA-F:.])")
+_FULL_BDF = re.compile(r"\b[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?(?![0-9a-fA-F:])")
+_PID = re.compile(r"\b(?:PID|pid|process)[ =:]+(\d{1,10})|:(\d{1,10})\]|\w:(\d{1,10}) blocked")
+_GUEST = re.compile(
+    r"VMID '?(\d{1,9})|\b(?:VM|CT) (\d{1,9})\b|\b(?:vm|ct):(\d{1,9})|/lock-(\d{1,9})\.conf|/pve-config-(\d{1,9})\.lock"
+    r"|/(?:qemu|lxc|vms)/(\d{1,9})\b"
+)
+
+
+def said_by(lines: tuple[Line, ...], claimed: frozenset[int]) -> Iterator[Told]:
+    """What lines say that no table or log reader has claimed; a continued line is tried with what follows it."""
+    for at, line in enumerate(lines):
+        if line.typed or not line.text or line.number in claimed:
+            continue
+        found = first(line.after)
+        if found is not None:
+            yield told(found, line, line.after)
+            continue
+        for text in continued(lines, at):
+            found = first(text)
+            # It must need both lines: what the next one says alone is told there.
+            if found is not None and first(lines[at + 1].after) is not found and first(text[len(line.after) :]) is None:
+                yield told(found, line, text)
+                break
+
+
+def first(text: str) -> Message | None:
+    for message in MESSAGES:
+        if any(needle in text for needle in message.needles) and _fits(message, text):
+            return message
+    return None
+
+
+def _fits(message: Message, text: str) -> bool:
+    if message.unless is not None and message.unless.search(text):
+        return False
+    return message.pattern is None or message.pattern.search(text) is not None or text.strip() in message.needles
+
+
+def told(message: Message, line: Line, text: str) -> Told:
+    subject = subject_of(message.by, text)
+    return Told(
+        message.signal, message.says, message.cure, message.fact, line.number, line.shown, subject, note=message.note
+    )
+
+
+def subject_of(by: By, text: str) -> str:
+    match by:
+        case By.DEVICE:
+            found = _FULL_BDF.search(text) or _BDF.search(text)
+            return bus_id(found[0]) if found else ""
+        case By.PROCESS:
+            number = _PID.search(text)
+            return next((f"pid {group}" for group in number.groups() if group), "") if number else ""
+        case By.GUEST:
+            guest = _GUEST.search(text)
+            return next((f"guest {group}" for group in guest.groups() if group), "") if guest else ""
+        case By.TEXT:
+            return ""

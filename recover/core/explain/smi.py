@@ -1,0 +1,174 @@
+"""Printed `nvidia-smi` as findings: the driver's own word and plain contradictions; figures alone are no sickness.
+
+Not known stays not known: [N/A], deprecated fields, ERR! in fan or power, a process that cannot be named here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from recover.core.explain.lines import Line
+from recover.core.explain.told import Told
+from recover.core.read.smi_text import Cell, GpuRow, Print, SmiText, read
+from recover.core.read.smi_xml import ACTIONS
+from recover.core.signals.driver import ACTION_CURES
+from recover.model.gpu import RecoveryAction
+from recover.model.verdict import Scope
+
+# Idle cards show 0 to 14 MiB, leftovers of UVM below 100 MiB after a kill (nvshare issue 23); a held context more.
+HELD_MIB = 512
+_IDLE_MIB = 16
+_LOST = re.compile(r"GPU is lost|^Lost$", re.I)
+_RESET = re.compile(r"GPU requires reset|^\[?reset required\]?$", re.I)
+_GARBLED = re.compile(r"Unknown Error|ERR!", re.I)
+_MEMORY_KEYS = frozenset({"memory.used", "used"})
+_MANUAL = "nvidia-smi manual"
+
+
+def smi_told(lines: tuple[Line, ...], claimed: frozenset[int]) -> tuple[list[Told], frozenset[int]]:
+    """Findings, and the lines that belong to such a print and were read here."""
+    seen = read((line.number, line.text) for line in lines if not line.typed and line.number not in claimed)
+    table = _Lines(lines, seen)
+    found = [*table.cells(), *table.tables(), *_gpustat(lines)]
+    return found, seen.lines
+
+
+class _Lines:
+    """The print with the lines on which its findings stand."""
+
+    def __init__(self, lines: tuple[Line, ...], seen: SmiText) -> None:
+        self._lines = lines
+        self._seen = seen
+
+    def _told(self, signal: str, gpu: str, says: str, cure: Scope | None, fact: str, number: int) -> Told:
+        who = f"the GPU at {gpu}" if ":" in gpu else f"GPU {gpu}" if gpu else "a GPU"
+        return Told(signal, f"{who} {says}", cure, fact, number, self._lines[number - 1].shown, gpu)
+
+    def cells(self) -> Iterator[Told]:
+        current: dict[str, str] = {}
+        for cell in self._seen.cells:
+            yield from self._any_field(cell.gpu, cell.value, cell.line, memory=_is_memory(cell))
+            yield from self._by_key(cell)
+            if cell.section == "mig mode" and cell.key.startswith(("current", "pending")):
+                word = cell.key.split(" ")[0]
+                current[word] = cell.value
+                if word == "pending" and {current.get("current"), cell.value} == {"Enabled", "Disabled"}:
+                    yield self._mig(cell.gpu, cell.line)
+
+    def _any_field(self, gpu: str, value: str, number: int, *, memory: bool = False) -> Iterator[Told]:
+        if _LOST.search(value):
+            says, fact = (
+                "is lost, says the driver",
+                "NVML error 15: only the host's reset of the device, at VM stop and start",
+            )
+            yield self._told("gpu-lost", gpu, says, Scope.VM, fact, number)
+        elif _RESET.search(value):
+            says, fact = "needs a reset, says the driver", "NVML error 16 (open-gpu-kernel-modules issue 847)"
+            yield self._told("reset-required", gpu, says, Scope.GPU, fact, number)
+        elif memory and _GARBLED.search(value):
+            says, fact = (
+                f"can't tell its used memory ({value[:40]})",
+                "an error in the memory field is no figure, and no 0",
+            )
+            yield self._told("gpu-fails", gpu, says, Scope.GPU, fact, number)
+
+    def _by_key(self, cell: Cell) -> Iterator[Told]:
+        yes = cell.value.lower() == "yes"
+        if cell.key == "gpu recovery action":
+            yield from self._action(cell)
+        elif cell.key == "reset required" and yes:
+            yield self._told(
+                "reset-required", cell.gpu, "needs a reset, says the driver", Scope.GPU, _MANUAL, cell.line
+            )
+        elif cell.key == "drain and reset recommended" and yes:
+            says = "should be drained and reset, says the driver"
+            yield self._told("recovery-action", cell.gpu, says, Scope.GPU, _MANUAL, cell.line)
+        elif yes and _is_remap_failure(cell):
+            says = "could not remap bad memory: take it out of service"
+            fact = "a reset hides it for a while only (awsome-distributed-ai pull request 1190)"
+            yield self._told("row-remap-failed", cell.gpu, says, None, fact, cell.line)
+        elif yes and _is_remap_pending(cell):
+            says = "has a row remap or page retirement pending, which its next reset applies"
+            yield self._told("row-remap-pending", cell.gpu, says, Scope.GPU, _MANUAL, cell.line)
+
+    def _action(self, cell: Cell) -> Iterator[Told]:
+        word = cell.value.strip().lower()
+        action = ACTIONS.get(word)
+        if action is None and (not word or re.search(r"n/a|not supported|unknown|deprecated|lost|requires|err!", word)):
+            return
+        action = RecoveryAction.OTHER if action is None else action
+        if action is not RecoveryAction.NONE:
+            signal = "reset-required" if action is RecoveryAction.GPU_RESET else "recovery-action"
+            says = f"needs: {cell.value[:40].lower()}, says the driver"
+            fact = "the driver's own recovery action outranks any table of Xids"
+            yield self._told(signal, cell.gpu, says, ACTION_CURES[action], fact, cell.line)
+
+    def _mig(self, gpu: str, number: int) -> Told:
+        says = "has a change of its MIG mode pending, which its next reset applies"
+        return self._told("mig-pending", gpu, says, Scope.GPU, "MIG user guide: the star marks a pending mode", number)
+
+    # ---------------------------------------------------------------------------------------- plain tables
+
+    def tables(self) -> Iterator[Told]:
+        for table in self._seen.prints:
+            for row in table.gpus:
+                for number in (row.line, row.memory_line, row.mig_line):
+                    text = self._lines[number - 1].text if number else ""
+                    yield from self._any_field(row.bus_id, text, number)
+                if (
+                    row.memory
+                    and not re.search(r"lost|reset", row.memory, re.I)
+                    and "/" not in row.memory.replace("N/A", "")
+                ):
+                    yield from self._any_field(row.bus_id, row.memory, row.memory_line, memory=True)
+                if row.mig.endswith("*"):
+                    yield self._mig(row.bus_id, row.mig_line)
+                yield from self._held(table, row)
+
+    def _held(self, table: Print, row: GpuRow) -> Iterator[Told]:
+        """Memory or load with no process at all; a panel that is only blank says nothing of processes."""
+        panel, used = table.panel, row.used_mib
+        if panel is None or not panel.says_none or used is None or "Enabled" in row.mig:
+            return
+        if re.search(r"\bG[HB](?:10|200|300)\b", row.name):
+            return  # the system shares its memory there and keeps freed pages
+        if used >= HELD_MIB:
+            says = f"holds {used} MiB, and no process runs on it"
+            fact = "nvidia-smi names none, so look on the host and for defunct processes first; then a reset frees it"
+            yield self._told("gpu-memory-held", row.bus_id, says, Scope.GPU, fact, row.memory_line)
+        elif used <= _IDLE_MIB and (row.busy_pct or 0) >= 99 and row.persistence:
+            # Without persistence nvidia-smi's own initialisation of the GPU shows as load.
+            says = f"says {row.busy_pct} % busy, and nothing runs on it"
+            fact = "seen after killed CUDA programs; a new context on it clears that"
+            yield self._told("ghost-utilisation", row.bus_id, says, Scope.GPU, fact, row.memory_line)
+
+
+def _is_memory(cell: Cell) -> bool:
+    return cell.key in _MEMORY_KEYS and (cell.section in ("fb memory usage", "memory usage") or cell.section == "csv")
+
+
+def _is_remap_failure(cell: Cell) -> bool:
+    return cell.key in ("remapping failure occurred", "remapped row failure", "remapped rows.failure")
+
+
+def _is_remap_pending(cell: Cell) -> bool:
+    if cell.key in ("remapped row pending", "remapped rows.pending", "retired pages.pending", "pending page blacklist"):
+        return True
+    return cell.key in ("pending blacklist", "pending retirement") or (cell.section, cell.key) == (
+        "remapped rows",
+        "pending",
+    )
+
+
+_GPUSTAT = re.compile(r"^\[(\d{1,3})\] .{1,60}\| *\d+.?C, +\d+ % \| +(\d{1,9}) / +\d{1,9} MB \| \(null\)")
+
+
+def _gpustat(lines: tuple[Line, ...]) -> Iterator[Told]:
+    """gpustat names a holder that does not exist any more "(null)"."""
+    for line in lines:
+        match = _GPUSTAT.match(line.text) if "(null)" in line.text else None
+        if match is not None and int(match[2]) >= HELD_MIB:
+            says = f"GPU {match[1]} holds {match[2]} MiB for a process that does not exist any more"
+            fact = "look on the host first; else a reset of the GPU, then the VM's restart (nvidia-docker issue 572)"
+            yield Told("gpu-memory-held", says, Scope.GPU, fact, line.number, line.shown, match[1])
