@@ -238,6 +238,29 @@ _FLAGS: dict[tuple[str, str], Semantics] = {
 }
 FLAGS = tuple(_FLAGS)
 
+# Where `int(host_size * 1e9 // self.size_per_token)` stands, release by release.
+_WHERE = (
+    ("0.4.6", f"{_HOST_040}:738"),
+    ("0.4.10", f"{_HOST_059}:56"),
+    ("0.5.2", f"{_HOST_059}:76"),
+    ("0.5.4", f"{_HOST_059}:63"),
+    ("0.5.8", f"{_HOST_059}:152"),
+    ("0.5.9", f"{_HOST_059}:159"),
+    ("0.5.10", f"{_HOST_059}:174"),
+    ("0.5.12", f"{_HOST_059}:178"),
+    ("0.5.14", f"{_HOST_0523}:61"),
+    ("0.5.17", f"{_HOST_0523}:121"),
+    ("0.5.19", f"{_HOST_0523}:153"),
+    ("0.5.21", f"{_HOST_0523}:202"),
+    ("0.5.23", f"{_HOST_0523}:223"),
+)
+
+
+def _where(version: Version | None, otherwise: str) -> str:
+    """The place in the newest release read that is not newer than this one, and which release that is."""
+    known = [(r, place) for r, place in _WHERE if version is not None and numbers(r) <= version.release]
+    return f"{known[-1][1]} ({known[-1][0]})" if known else otherwise
+
 
 def semantics(engine: str, version: Version | None, flag: str) -> Semantics:
     """What the flag means in that release, by the table."""
@@ -252,6 +275,7 @@ def semantics(engine: str, version: Version | None, flag: str) -> Semantics:
             pages=pages.value,
             pinning=pinning.value,
             check=Check.UNKNOWN if check.assumed else check.value,
+            source=_where(version, found.source),
             assumed=pages.assumed or pinning.assumed or check.assumed,
         )
     if engine == "vllm" and flag in {"kv-offloading-size", "kv-transfer-config"}:

@@ -54,6 +54,18 @@ def test_between_two_releases_the_worse_of_them(release: str, key: str, value: o
     assert (found.value, bool(found.assumed)) == (value, assumed)
 
 
+@pytest.mark.parametrize(
+    ("release", "place"),
+    [
+        ("0.5.9", "memory_pool_host.py:159 (0.5.9)"),
+        ("0.5.5", "memory_pool_host.py:63 (0.5.4)"),
+        ("0.5.23", "pool_host/base.py:223 (0.5.23)"),
+    ],
+)
+def test_the_place_in_the_source_goes_with_the_release(release: str, place: str) -> None:
+    assert semantics("sglang", version(release), "hicache-size").source.endswith(place)
+
+
 def test_every_row_has_its_source_and_ranges_do_not_overlap() -> None:
     assert all(r.source and numbers(r.first) <= numbers(r.last) for r in ROWS)
     for engine, key in {(r.engine, r.key) for r in ROWS}:
