@@ -23,6 +23,7 @@ from recover.edge.proxmox.secret import NoSecret, Secret, from_command, from_env
 from recover.edge.proxmox.tasks import Tasks
 from recover.edge.shell.settings import SshSettings, SudoPassword
 from recover.edge.shell.ssh import SshShell
+from recover.edge.steady import SteadyProbe
 from recover.model.gpu import Condition
 from recover.model.guest import Guest, Mute
 from recover.model.hypervisor import Hypervisor, NoHypervisor
@@ -98,6 +99,7 @@ class Connections:
         cluster = config.clusters.get(target.cluster)
         self._client = cluster_client(cluster) if cluster is not None else None
         self._shell: SshShell | None = None
+        self._probe: SteadyProbe | None = None
         if target.address:
             self._reach(target.address)
 
@@ -113,12 +115,19 @@ class Connections:
         assert self._shell is not None
         return self._shell
 
-    def _probe(self) -> GuestProbe:
+    def _eye(self) -> GuestProbe:
+        """The probe; one whose agent stays is made once."""
+        shell = self.shell()
         health = (self._target.health,) if self._target.health else ()
-        return GuestProbe(self.shell(), ProbeSettings(services=self._target.services, health=health))
+        settings = ProbeSettings(services=self._target.services, health=health)
+        if not self._steady:
+            return GuestProbe(shell, settings)
+        if self._probe is None:
+            self._probe = SteadyProbe(shell, settings)
+        return self._probe
 
     def look_guest(self, skip_gpus: Iterable[str] = (), *, deadline: float = LOOK_S) -> Guest | Mute:
-        return self._probe().look(skip_gpus, deadline=deadline)
+        return self._eye().look(skip_gpus, deadline=deadline)
 
     def _look_hypervisor(self) -> Hypervisor | NoHypervisor:
         if self._client is None or self._target.vmid is None:
@@ -133,9 +142,9 @@ class Connections:
 
     def actuator(self) -> CombinedActuator:
         guest = GuestActuator(self.shell())
+        boot = BootWatch(lambda seconds: self.look_guest(deadline=seconds), self.shell().forget)
         if self._client is None:
             return CombinedActuator(guest, None)
-        boot = BootWatch(lambda seconds: self.look_guest(deadline=seconds), self.shell().forget)
         power = HypervisorActuator(
             self._client,
             Tasks(self._client),
@@ -159,7 +168,7 @@ class Connections:
         ending = [g for g in snapshot.groups if g.health in (Health.DEAD, Health.HUNG)]
         owners = [g.owner for g in ending]
         gpus = snapshot.guest.gpus.value if isinstance(snapshot.guest.gpus, Known) else ()
-        pieces = self._probe().evidence(
+        pieces = self._eye().evidence(
             members=[m for g in ending for m in g.members],
             units=dict.fromkeys([*self._target.services, *(o.name for o in owners if o.kind is OwnerKind.SYSTEMD)]),
             containers=dict.fromkeys(o.name for o in owners if o.kind in (OwnerKind.DOCKER, OwnerKind.PODMAN)),
@@ -174,6 +183,8 @@ class Connections:
         return [("hypervisor.json", json.dumps(raw, default=str, indent=1).encode())], ()
 
     def close(self) -> None:
+        if self._probe is not None:
+            self._probe.close()
         if self._shell is not None:
             self._shell.close()
         if self._client is not None:

@@ -37,6 +37,12 @@ class _Task(Generic[T]):
     answer: T | Failed | None = None
     over: bool = False
 
+    def told(self, started: float) -> T | Failed | Late:
+        if self.over:
+            assert self.answer is not None
+            return self.answer
+        return Late(time.monotonic() - (self.began or started), self.began is not None)
+
 
 def at_once(
     jobs: Sequence[Callable[[float], T]], width: int, limit_s: float, patience_s: float
@@ -47,7 +53,7 @@ def at_once(
     and would take the place of others for nothing.
     """
     started, wake = time.monotonic(), threading.Condition()
-    tasks = [_Task(job) for job in jobs]
+    tasks: list[_Task[T]] = [_Task(job) for job in jobs]
 
     def body(task: _Task[T], left: float) -> None:
         try:
@@ -72,11 +78,4 @@ def at_once(
                 running.append(now)
             ripe = min((began + patience_s - now for began in running), default=left) if waiting else left
             wake.wait(max(0.0, min(left, ripe)) + 0.001)
-        return [_told(task, started) for task in tasks]
-
-
-def _told(task: _Task[T], started: float) -> T | Failed | Late:
-    if task.over:
-        assert task.answer is not None
-        return task.answer
-    return Late(time.monotonic() - (task.began or started), task.began is not None)
+        return [task.told(started) for task in tasks]

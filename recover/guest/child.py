@@ -60,10 +60,10 @@ class Child:
             return
         self.done = True
         os.close(self.fd)
-        if not _reaped(self.pid, 0.05):
+        if not reaped(self.pid, 0.05):
             self.killed = True
             kill_session(self.pid)
-            if not _reaped(self.pid, 0.5):
+            if not reaped(self.pid, 0.5):
                 ABANDONED.append({"pid": self.pid, "what": self.what})
 
 
@@ -76,7 +76,7 @@ def kill_session(pid: int) -> None:
             pass
 
 
-def _reaped(pid: int, seconds: float) -> bool:
+def reaped(pid: int, seconds: float) -> bool:
     end = time.monotonic() + seconds
     while True:
         try:
@@ -233,7 +233,7 @@ def run(argv: "list[str]", limit: Limit, what: str = "", cap: int = 4 << 20) -> 
     left = False
     if code is None:
         kill_session(pid)
-        left = not _reaped(pid, 0.5)
+        left = not reaped(pid, 0.5)
         if left:
             ABANDONED.append({"pid": pid, "what": what or argv[0]})
     for fd in kept:

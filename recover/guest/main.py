@@ -19,14 +19,26 @@ _OVERTIME_S = 120
 
 
 def main(line: str) -> None:
-    began = time.monotonic()
     try:
         request = json.loads(line)
-        wire.ROOT = str(request.get("root") or "")
-        what = request["do"]
+        request["do"], request.get("stay")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         emit("done", ok=False, clear=True, changed=False, detail="no valid request: %s" % error)
         os._exit(2)
+    if request.get("stay"):
+        from recover.guest import stay
+
+        stay.serve(line, once)
+    if request.get("pack"):
+        wire.pack()
+    once(request)
+
+
+def once(request: "dict[str, Any]") -> None:
+    """One look or one act. Never returns."""
+    began = time.monotonic()
+    wire.ROOT = str(request.get("root") or "")
+    what = request["do"]
     # A controller that vanished may leave us blocked in a write: SIGALRM's default action ends that.
     signal.alarm(int(float(request.get("deadline") or LOOK_S)) + _OVERTIME_S)
     if what == "look":

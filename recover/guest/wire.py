@@ -6,16 +6,31 @@ import time
 
 VERSION = 1
 ROOT = ""  # a prefix for /proc/driver, /sys, /dev/shm and /run: only tests set it
+_PACKERS = []  # type: list[Packer]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from recover.guest.pack import Packer
 
 
 def emit(kind: str, **fields: "Any") -> None:
     """One line to stdout. A closed pipe ends the agent: nobody reads it any more."""
     fields["k"] = kind
     data = (json.dumps(fields, separators=(",", ":"), ensure_ascii=True) + "\n").encode("ascii")
+    send(_PACKERS[0].line(data) if _PACKERS else data)
+
+
+def pack() -> None:
+    """From now on what is said leaves packed."""
+    from recover.guest.pack import MARK, Packer
+
+    send(MARK)
+    _PACKERS.append(Packer())
+
+
+def send(data: bytes) -> None:
     view = memoryview(data)
     try:
         while view:

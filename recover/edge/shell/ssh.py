@@ -16,6 +16,7 @@ from recover.edge.shell.settings import SshSettings
 from recover.model.contact import Broken, Failure, Ran
 
 if TYPE_CHECKING:
+    from recover.edge.shell.talk import Conversation
     from recover.edge.shell.transport import Transport
 
 _NOT_BETTER_LATER = {
@@ -55,6 +56,24 @@ class SshShell:
             return self._run(argv, stdin, cap, limit, began)
         except ShellError as error:
             return error.broken
+
+    def converse(self, argv: Sequence[str], deadline: float) -> Conversation | Broken:
+        """Start a command that stays and may be asked several times: see `talk`."""
+        from recover.edge.shell.session import Root
+        from recover.edge.shell.talk import Conversation
+
+        limit = Limit.after(deadline)
+        try:
+            where = self.where
+            talk = Conversation(self._channel(limit, where), Root(self._settings.sudo), where, self._cut_at)
+            try:
+                talk.begin(argv, limit)
+            except BaseException:
+                talk.close()
+                raise
+        except ShellError as error:
+            return error.broken
+        return talk
 
     def connect(self, deadline: float, *, patient: bool = False) -> Broken | None:
         limit = Limit.after(deadline)

@@ -1,0 +1,75 @@
+"""Looks of one connection through an agent that stays: its sources travel once, and one that fails is replaced."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from recover.core.read.stream import Unpacker
+from recover.edge.probe import GuestProbe, ProbeSettings, command, line_of, payload
+from recover.edge.shell.talk import Talk, TalkingShell
+from recover.model.contact import Broken, Ran
+
+_FIRST_WORD_S = 15.0  # an agent that stays says who it is before it does anything else
+
+
+class SteadyProbe(GuestProbe):
+    """As `GuestProbe`, for several looks. `close` it; a connection that ends closes it as well."""
+
+    def __init__(self, shell: TalkingShell, settings: ProbeSettings | None = None) -> None:
+        super().__init__(shell, settings)
+        self._far = shell
+        self._talk: Talk | None = None
+        self._stream = Unpacker()
+
+    def close(self) -> None:
+        talk, self._talk = self._talk, None
+        if talk is not None:
+            talk.close()
+
+    def _say(self, request: dict[str, Any], deadline: float) -> Ran | Broken:
+        ends = time.monotonic() + deadline
+        line = line_of({**request, "stay": True})
+        if self._talk is not None:
+            said = self._again(self._talk, line, ends)
+            if said is not None:
+                return said
+        opened = self._far.converse(command(self._settings.pythons), ends - time.monotonic())
+        if isinstance(opened, Broken):
+            return opened
+        self._talk, self._stream = opened, Unpacker()
+        return self._rest(opened, payload() + line, ends, time.monotonic())
+
+    def _again(self, talk: Talk, line: bytes, ends: float) -> Ran | Broken | None:
+        """Ask the agent that is there. None: it has nothing to say, and a new one must be asked."""
+        began = time.monotonic()
+        patience = min(_FIRST_WORD_S, max(0.1, (ends - began) / 3))
+        if talk.ask(line, self._hear(lambda: self._stream.spoke), patience) is not None and not self._stream.spoke:
+            self.close()
+            return None
+        return self._rest(talk, b"", ends, began)
+
+    def _rest(self, talk: Talk, data: bytes, ends: float, began: float) -> Ran | Broken:
+        """Listen until the look's end. An agent whose look had none is given up."""
+        stream = self._stream
+        ended = None
+        if not stream.over:
+            ended = talk.ask(data, self._hear(lambda: stream.over), max(0.1, ends - time.monotonic()))
+        if ended is not None or stream.broken:
+            self.close()
+        text = stream.turn()
+        match ended:
+            case None:
+                return Ran(0, text, b"", time.monotonic() - began)
+            case Ran(code, _, err):
+                return Ran(code, text, err, time.monotonic() - began)
+            case Broken(failure, detail, _, err):
+                return Broken(failure, detail, text, err, started=True)
+
+    def _hear(self, enough: Callable[[], bool]) -> Callable[[bytes], bool]:
+        def hear(data: bytes) -> bool:
+            self._stream.feed(data)
+            return enough()
+
+        return hear
