@@ -59,10 +59,6 @@ def read_config(text: str, name: str) -> ModelConfig:
     return ModelConfig(name, fields)
 
 
-def multimodal(config: ModelConfig) -> bool:
-    return any(key in config.fields for key in ("vision_config", "audio_config", *_NESTED))
-
-
 def per_token(
     config: ModelConfig,
     *,

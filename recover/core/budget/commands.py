@@ -68,13 +68,7 @@ def find(words: list[Word]) -> Found | None:
     """The engine that a command starts, if it starts one."""
     if (contained := _container(words)) is not None:
         return contained
-    at = _engine_at(words)
-    if at is None:
-        return None
-    engine, start, interpreter = at
-    found = Found(engine, words[start:], interpreter)
-    _wrappers(words[:start], found)
-    return found
+    return find_inner(words)
 
 
 def shell_text(words: list[Word]) -> Word | None:
@@ -188,6 +182,7 @@ def contained(image: str, entrypoint: list[Word], command: list[Word], state: Fo
 
 
 def find_inner(words: list[Word]) -> Found | None:
+    """The engine where no container is between."""
     at = _engine_at(words)
     if at is None:
         return None
