@@ -106,7 +106,7 @@ class Run:
                     return End(EndKind.PLANNED, f"would try {decision.step}: {decision.why}")
                 case Restore():
                     self._restore(decision)
-                    self._look()
+                    self._look_if_stale()
                 case Try():
                     self._try(decision)
 
@@ -123,7 +123,7 @@ class Run:
                 case Restore():
                     self._write(Decided(self.world.clock.now(), step))
                     self._restore(step)
-                    self._look()
+                    self._look_if_stale()
 
     def _decide(self) -> Decision:
         self._check_interrupt()
@@ -145,6 +145,10 @@ class Run:
     def _pause(self, seconds: float) -> None:
         if seconds > 0:
             self.world.clock.sleep(seconds)
+
+    def _look_if_stale(self) -> None:
+        if self.history.stale:
+            self._look()
 
     def _look(self) -> None:
         """One look and what it means, written down. Looking can never change the world."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from recover.core.past import Anchor, OwnActs, Past, advance
-from recover.model.act import Due, Duty, Outcome, ResetGpu, StartVm
+from recover.model.act import ClearMarker, Due, Duty, Outcome, PlaceMarker, ResetGpu, StartVm
 from recover.model.guest import Mark
 from recover.model.ladder import Ready
 from recover.model.record import (
@@ -31,6 +31,7 @@ from recover.steps.undo import settles
 
 CUT = Outcome(ok=False, detail="the tool ended before the step did", clear=False)
 _ENDS_GROUPS = frozenset({"dead-group", "hung-group"})
+_SAYS_ONLY = (PlaceMarker, ClearMarker)  # they change nothing that a look judges, so a look is not stale by them
 _SICK = frozenset({"dead", "hung"})
 
 
@@ -279,8 +280,8 @@ def _acting(history: History, entry: Acting) -> History:
         acting=(*history.acting, entry),
         acts=entry.n + 1,
         duties=duties,
-        stale=True,
-        streak=0,
+        stale=history.stale or not isinstance(entry.action, _SAYS_ONLY),
+        streak=history.streak if isinstance(entry.action, _SAYS_ONLY) else 0,
         own_acts=_span_opened(history, entry),
     )
 

@@ -144,7 +144,7 @@ class Connections:
         guest = GuestActuator(self.shell())
         boot = BootWatch(lambda seconds: self.look_guest(deadline=seconds), self.shell().forget)
         if self._client is None:
-            return CombinedActuator(guest, None)
+            return CombinedActuator(guest, None, boot)
         power = HypervisorActuator(
             self._client,
             Tasks(self._client),

@@ -18,6 +18,7 @@ from typing import Any
 from recover.core.options import Context
 from recover.edge.simulated import FAULTS, SimulatedClock, SimulatedMachine
 from recover.model.act import Action
+from recover.model.ladder import Rung
 from recover.model.record import (
     Acted,
     Acting,
@@ -38,7 +39,7 @@ from recover.model.record import (
     Wait,
 )
 from recover.model.verdict import Scope
-from tests.core.world import PLAYBOOK, Asked, CutJournal, Killed, Played, YesGate, play
+from tests.core.world import FULL, PLAYBOOK, Asked, CutJournal, Killed, Played, YesGate, play
 
 HERE = Path(__file__).parent
 
@@ -65,7 +66,10 @@ def run(name: str) -> list[Played]:
     data = tomllib.loads((HERE / name / "scenario.toml").read_text())
     fault = replace(FAULTS[data["fault"]], **data.get("change", {}))
     limits = {k: Scope.of(v) if k == "max_scope" else v for k, v in data.get("limits", {}).items()}
-    playbook = replace(PLAYBOOK, limits=replace(PLAYBOOK.limits, **limits))
+    chosen = FULL if data.get("every_rung") else PLAYBOOK
+    playbook = replace(chosen, limits=replace(chosen.limits, **limits))
+    if "params" in data:
+        playbook = replace(playbook, rungs=tuple(_given(rung, data["params"]) for rung in playbook.rungs))
     machine = SimulatedMachine(fault, SimulatedClock(), baseline=data.get("baseline", True))
     common: dict[str, Any] = {
         "playbook": playbook,
@@ -82,6 +86,10 @@ def run(name: str) -> list[Played]:
     machine.clock.sleep(20.0)
     second = play(fault, journal=CutJournal(lines=first.journal.lines), gate=gate, **common)
     return [second]
+
+
+def _given(rung: Rung, params: dict[str, dict[str, Any]]) -> Rung:
+    return replace(rung, params=tuple(params.get(rung.step, {}).items()))
 
 
 def log(name: str) -> str:
