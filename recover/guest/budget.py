@@ -28,7 +28,7 @@ WHERE = {
 }
 MENTIONS = {
     "sglang": r"hicache_size|host_size|host_memory_budget|cudaHostRegister|available_host_memory|ranks_per_host"
-    r"|def get_size_per_token",
+    r"|def get_size_per_token|mla_host_dedup",
     "vllm": r"kv_offloading_size|cpu_bytes_to_use|kv_bytes_per_rank",
 }
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from recover.core.budget.model import Check, Pages, Pinning, Scope
 from recover.core.budget.proof_ast import Flow, Quote, Unclear, World, read
 from recover.core.budget.proof_result import Proof, Shown
-from recover.core.budget.proof_trial import BASE, Leaf, Trial, kind_of
+from recover.core.budget.proof_trial import BASE, Leaf, Trial, called, kind_of
 from recover.core.budget.proof_uses import Use, handed, strange_settings, uses
 
 _SIZE = re.compile(r"(?:^|[._])(?:hicache_size|host_size)$")
@@ -48,7 +48,16 @@ def prove(version: str, sources: Mapping[str, str], missing: Sequence[str] = ())
     pinning, pinned = _pinning(world)
     per_token, strange = _per_token(world)
     rounded = [Shown(str(rounding.pages), rounding.at)] if rounding.pages and rounding.at else []
-    shown = (*_handed_on(world), *rounded, *checked, *_floor(world, main), *pinned, *per_token, *_further(sizing, main))
+    shown = (
+        *_handed_on(world),
+        *rounded,
+        *checked,
+        *_floor(world, main),
+        *pinned,
+        *per_token,
+        *_kept_once(world),
+        *_further(sizing, main),
+    )
     return replace(
         start, unit=main.unit, scope=scope, pages=rounding.pages, pinning=pinning, check=check, at=main.at,
         shown=shown, doubts=tuple(dict.fromkeys((*doubts, *strange))),
@@ -199,11 +208,11 @@ def _pinning(world: World) -> tuple[Pinning | None, list[Shown]]:
         for node in flow.nodes:
             if not isinstance(node, ast.Call) or not _POOL_FILES.search(flow.path):
                 continue
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-            if called == "cudaHostRegister":
+            name = called(node)
+            if name == "cudaHostRegister":
                 return Pinning.EXACT, [Shown(f"pinned {Pinning.EXACT}", world.quote(flow, node))]
             pins = next((k.value for k in node.keywords if k.arg == "pin_memory"), None)
-            if called in ("empty", "zeros") and pins is not None and rounded is None and "KVPoolHost" in flow.owner:
+            if name in ("empty", "zeros") and pins is not None and rounded is None and "KVPoolHost" in flow.owner:
                 rounded = Shown(f"pinned {Pinning.POWER_OF_TWO} (torch's pinned allocator)", world.quote(flow, node))
     return (Pinning.POWER_OF_TWO, [rounded]) if rounded is not None else (None, [])
 
@@ -234,6 +243,16 @@ def _handed_on(world: World) -> Iterator[Shown]:
                 if value is not None:
                     yield Shown("handed to the pool as it is", world.quote(flow, value))
                     return
+
+
+def _kept_once(world: World) -> Iterator[Shown]:
+    """Since 0.5.20 there is code that keeps one copy of MLA pools for all ranks; up to 0.5.23 nothing calls it."""
+    for flow in world.flows:
+        for node in flow.nodes:
+            if isinstance(node, ast.Call) and called(node) == "maybe_create_mla_host_dedup_context":
+                yield Shown(
+                    "MLA pools may be kept once for all ranks: per rank is then too much", world.quote(flow, node)
+                )
 
 
 def _further(sizing: Sequence[Use], main: Use) -> Iterator[Shown]:

@@ -97,6 +97,8 @@ class Trial:
                 return self.of(value, flow, line, depth + 1)
             case ast.IfExp(body=body, orelse=orelse):
                 return self._either((body, orelse), flow, line, depth)
+            case ast.BoolOp(values=values):
+                return self._all_alike(values, flow, line, depth)
             case ast.Call():
                 return self._call(node, flow, line, depth)
             case ast.Name() | ast.Attribute() | ast.Subscript():
@@ -114,10 +116,17 @@ class Trial:
             raise Unclear("a choice between different sizes")
         return found[self.pick]
 
+    def _all_alike(self, values: list[ast.expr], flow: Flow, line: int, depth: int) -> float:
+        """`a or b` is any of them."""
+        found = {self.of(value, flow, line, depth + 1) for value in values if not isinstance(value, ast.Constant)}
+        if len(found) != 1:
+            raise Unclear("a choice between different sizes")
+        return found.pop()
+
     def _name(self, node: ast.expr, flow: Flow, line: int, depth: int) -> float:
         text = ast.unparse(node)
         set_at = flow.before(text, line)
-        if self.size.search(text) and (set_at is None or mentions(set_at.value, flow, set_at.line, self.size)):
+        if is_size(node, self.size) and (set_at is None or mentions(set_at.value, flow, set_at.line, self.size)):
             self.met[text] = Leaf.SIZE  # what set it is judged as a computation of its own
             return self.values[Leaf.SIZE]
         if self.fixed is not None and text == self.fixed[0] and (set_at is None or set_at.line <= self.fixed[1]):
@@ -128,14 +137,14 @@ class Trial:
             try:
                 return self.of(set_at.value, flow, set_at.line, depth + 1)
             except Unclear:
-                if not self.size.search(text):
-                    return self._leaf(text)
-                raise
+                if is_size(node, self.size):
+                    raise
+                return self._leaf(text)
         constant = self.world.constants.get(text)
         return constant if constant is not None else self._leaf(text)
 
     def _opaque(self, value: ast.expr) -> bool:
-        if not isinstance(value, ast.Call) or fetched(value, self.size):
+        if not isinstance(value, ast.Call) or is_size(value, self.size):
             return False
         name = called(value)
         return name not in ROUNDERS and name not in KNOWN and name not in self.world.functions
@@ -148,7 +157,7 @@ class Trial:
     def _call(self, node: ast.Call, flow: Flow, line: int, depth: int) -> float:
         name = called(node)
         args = [a for a in node.args if not isinstance(a, ast.Starred)]
-        if fetched(node, self.size):
+        if is_size(node, self.size):
             self.met[ast.unparse(node)] = Leaf.SIZE
             return self.values[Leaf.SIZE]
         if name in ROUNDERS and len(args) == 1:
@@ -201,23 +210,26 @@ def called(node: ast.Call) -> str:
 def mentions(node: ast.AST, flow: Flow, line: int, size: re.Pattern[str], depth: int = 0) -> bool:
     """Whether the size is in an expression, directly or through local names."""
     for part in _reach(node):
-        if isinstance(part, ast.Call) and fetched(part, size):
+        if is_size(part, size):
             return True
-        if isinstance(part, ast.Name | ast.Attribute):
-            if size.search(ast.unparse(part)):
+        if isinstance(part, ast.Name) and depth < 5:
+            set_at = flow.before(part.id, line)
+            if set_at is not None and mentions(set_at.value, flow, set_at.line, size, depth + 1):
                 return True
-            if isinstance(part, ast.Name) and depth < 5:
-                set_at = flow.before(part.id, line)
-                if set_at is not None and mentions(set_at.value, flow, set_at.line, size, depth + 1):
-                    return True
     return False
 
 
-def fetched(node: ast.Call, size: re.Pattern[str]) -> bool:
-    """`config.get("the_size")`."""
+def is_size(node: ast.AST, size: re.Pattern[str]) -> bool:
+    """The size by its name, also as a text: `args["size"]`, `config.get("size")`, `getattr(args, "size")`."""
     match node:
+        case ast.Name() | ast.Attribute():
+            return size.search(ast.unparse(node)) is not None
+        case ast.Subscript(slice=ast.Constant(value=str() as key)):
+            return size.search(key) is not None
         case ast.Call(func=ast.Attribute(attr="get"), args=[ast.Constant(value=str() as key), *_]):
-            return bool(size.search(key))
+            return size.search(key) is not None
+        case ast.Call(func=ast.Name(id="getattr"), args=[_, ast.Constant(value=str() as key), *_]):
+            return size.search(key) is not None
     return False
 
 

@@ -64,13 +64,23 @@ def uses(
 
 def _computations(world: World, flow: Flow, size: re.Pattern[str]) -> Iterator[ast.expr | ast.AugAssign]:
     for node in flow.nodes:
-        if not isinstance(node, ast.BinOp | ast.AugAssign) or not arithmetic(node) or _joins(node):
+        if not _picks(node) and (
+            not isinstance(node, ast.BinOp | ast.AugAssign) or not arithmetic(node) or _joins(node)
+        ):
             continue
+        assert isinstance(node, ast.expr | ast.AugAssign)
         if any(_part_of_one(parent) for parent in _steps(world, node)) or _only_said(world, node):
             continue
         whole = changed(node) if isinstance(node, ast.AugAssign) else node
         if mentions(whole, flow, node.lineno, size):
             yield node
+
+
+def _picks(node: ast.AST) -> bool:
+    """Choosing the larger, the smaller or the other is computing as well."""
+    if isinstance(node, ast.BoolOp):
+        return not any(isinstance(value, ast.Compare | ast.UnaryOp) for value in node.values)  # no test
+    return isinstance(node, ast.Call) and called(node) in ("min", "max")
 
 
 def _joins(node: ast.BinOp | ast.AugAssign) -> bool:
@@ -92,17 +102,21 @@ def _steps(world: World, node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _part_of_one(parent: ast.AST) -> bool:
-    return isinstance(parent, ast.BinOp | ast.AugAssign) and arithmetic(parent)
+    return _picks(parent) or (isinstance(parent, ast.BinOp | ast.AugAssign) and arithmetic(parent))
 
 
 def _only_said(world: World, node: ast.AST) -> bool:
+    inner = node
     for parent in world.above(node):
         if isinstance(parent, ast.JoinedStr | ast.Raise | ast.Assert | ast.Compare):
+            return True
+        if isinstance(parent, ast.If | ast.While | ast.IfExp) and parent.test is inner:
             return True
         if isinstance(parent, ast.Call) and _TALK.match(ast.unparse(parent.func)):
             return True
         if isinstance(parent, ast.stmt):
             return False
+        inner = parent
     return False
 
 
@@ -132,7 +146,7 @@ def judge(world: World, flow: Flow, node: ast.expr | ast.AugAssign, start: Trial
         return Use(at, flow, node, doubt=f"{at} does not grow with the size")
     if others:
         return Use(at, flow, node, doubt=f"{at} depends on {', '.join(others[:3])}")
-    unit, doubt = _unit(base, weighed, at)
+    unit, doubt = _unit(base, weighed, at, shared=Leaf.BYTES in met.values())
     if unit is not None:
         doubt = doubt or _handed_over(world, node, at)
     return Use(at, flow, node, unit, _direction(ranked / base), doubt, counted=not _near(counted, base))
@@ -142,14 +156,14 @@ def _others(met: dict[str, Leaf]) -> list[str]:
     return sorted(name for name, kind in met.items() if kind is Leaf.OTHER)
 
 
-def _unit(base: float, weighed: float, at: Quote) -> tuple[Unit | None, str]:
+def _unit(base: float, weighed: float, at: Quote, *, shared: bool) -> tuple[Unit | None, str]:
     """Tokens come out where bytes per token divide: then the factor before them is the unit."""
     factor = base / BASE[Leaf.SIZE]
     if _near(weighed * 2, base):
         factor *= BASE[Leaf.BYTES]
     elif not _near(weighed, base):
         return None, f"{at} weighs bytes in a way that is not understood"
-    elif 0 < factor <= 1.001:
+    elif _near(factor, 1) or (0 < factor < 1 and shared):
         return None, ""  # passed on, or one pool's share of it
     unit = next((unit for value, unit in _UNITS.items() if _near(factor, value)), None)
     return unit, "" if unit is not None else f"{at} multiplies the size by {factor:g}, which is no unit"

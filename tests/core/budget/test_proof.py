@@ -119,6 +119,52 @@ def test_a_size_that_goes_through_another_function_is_followed(helper, word):
     assert not proof.proved and word in proof.doubts[0]
 
 
+IF = "        if host_size > 0:\n"
+POST = "    def __post_init__(self):\n"
+ARGS = "sglang/srt/server_args.py"
+TREE = "sglang/srt/mem_cache/hiradix_cache.py"
+GIVEN = "server_args.hicache_size,"
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new"),
+    [
+        (HOST, IF, f"        host_size = host_size / get_tp_world_size()\n{IF}"),
+        (HOST, IF, f"        host_size /= self.tp\n{IF}"),
+        (HOST, IF, f"        host_size = self.share or host_size\n{IF}"),
+        (HOST, IF, f"        host_size = min(host_size, self.cap)\n{IF}"),
+        (HOST, IF, f"        host_size = max(host_size, self.cap)\n{IF}"),
+        (HOST, IF, f"        host_size = self.fraction(host_size)\n{IF}"),
+        (HOST, IF, f"        host_size = read_env('X')\n{IF}"),
+        (HOST, SET, f"{SET} // 8"),
+        (HOST, SET, f"{SET} // len(self.peers)"),
+        (HOST, SET, f"{SET} // dist.size()"),
+        (HOST, SET, "divide(int(host_size * 1e9), self.size_per_token)"),
+        (HOST, SET, "self.tokens_of(host_size)"),
+        (HOST, "self.size // self.page_size + 1", "self.size // self.page_size // self.tp_size + 1"),
+        (HOST, "self.size // self.page_size + 1", "self.size // self.page_size + 7"),
+        (HOST, "self.get_size_per_token()\n", "self.get_size_per_token() * get_tp_world_size()\n"),
+        (TREE, GIVEN, "server_args.hicache_size / get_tp_world_size(),"),
+        (TREE, GIVEN, "getattr(server_args, 'hicache_size') // 8,"),
+        (TREE, GIVEN, "vars(server_args)['hicache_size'] // self.tp_size,"),
+        (ARGS, POST, f"{POST}        self.hicache_size /= self.tp_size * self.pp_size\n"),
+        (ARGS, POST, f"{POST}        setattr(self, 'hicache_size', self.hicache_size // self.tp_size)\n"),
+        (ARGS, POST, f"{POST}        self.__dict__.update(hicache_size=self.hicache_size // self.tp_size)\n"),
+    ],
+)
+def test_no_change_of_the_meaning_leaves_it_proved_per_rank(path, old, new):
+    proof = proof_of(planted(sources("sglang", "0.5.9"), path, old, new))
+    assert not (proof.proved and proof.scope is Scope.RANK)
+
+
+def test_one_copy_of_mla_pools_is_said_once_it_is_used():
+    files = sources("sglang", "0.5.21")
+    once = "MLA pools may be kept once for all ranks: per rank is then too much"
+    assert once not in [s.says for s in proof_of(files).shown]
+    call = "def build():\n    return maybe_create_mla_host_dedup_context(1)\n"
+    assert once in [s.says for s in proof_of({**files, "sglang/srt/mem_cache/x.py": call}).shown]
+
+
 def test_two_pools_that_disagree_prove_nothing():
     files = planted(sources("sglang", "0.5.21"), BASE, SET, SET[:-1] + " // get_parallel().tp_size)")
     proof = proof_of(files)

@@ -27,7 +27,7 @@ from pathlib import Path
 from recover.guest.budget import MENTIONS, WHERE
 
 ROOT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpu-recover-tests" / "sources"
-_FORMAT = 1
+_FORMAT = 2
 # One platform for every machine that runs the tests: the Python sources are the same on all of them.
 _PLATFORM = ["--no-deps", "--only-binary=:all:", "--python-version", "3.11", "--implementation", "cp", "--abi", "cp311",
              "--abi", "abi3", "--abi", "none"]  # fmt: skip
