@@ -13,11 +13,16 @@ from recover.model.act import (
     AwaitGone,
     Blast,
     ClearMarker,
+    EndMpsClient,
     Hit,
     Line,
+    LoadDriver,
     PlaceMarker,
+    RebootGuest,
+    RemoveLeftovers,
     ResetGpu,
     ResetVm,
+    RestoreAutostart,
     SetPersistence,
     ShutdownVm,
     Signal,
@@ -25,7 +30,10 @@ from recover.model.act import (
     StartVm,
     StopService,
     StopVm,
+    SuspendAutostart,
     SyncDisks,
+    UnloadDriver,
+    WakeGpu,
 )
 from recover.model.guest import Guest
 from recover.model.hypervisor import Hypervisor
@@ -70,10 +78,26 @@ def _hits(snapshot: Snapshot, action: Action) -> Iterable[Hit]:
             return [Hit("guest", f"{action.vm.name} ({action.vm.vmid})", how), *in_guest(snapshot), *beside(snapshot)]
         case ShutdownVm() | StartVm() | AwaitBoot() | SyncDisks() | StartService() | SetPersistence():
             return []
-        case AwaitGone() | PlaceMarker() | ClearMarker():
+        case AwaitGone() | PlaceMarker() | ClearMarker() | RestoreAutostart() | LoadDriver():
             return []
+        case RebootGuest():
+            return [Hit("guest", _guest_name(snapshot), "rebooted from inside"), *in_guest(snapshot)]
+        case RemoveLeftovers(objects=objects):
+            return [Hit("memory", o.name, f"removed ({o.size_mib} MiB of a dead owner)") for o in objects]
+        case WakeGpu(uuid=uuid, bus_id=bus_id):
+            return [Hit("device", f"GPU {uuid} ({bus_id})", "opened and closed")]
+        case EndMpsClient(group=key):
+            return [_ended(g) for g in snapshot.groups if g.key == key]
+        case SuspendAutostart(name=name):
+            return [Hit("service", name, "does not start at boot until the end of this run")]
+        case UnloadDriver():
+            return [Hit("device", "the NVIDIA driver", "unloaded and loaded again")]
         case _:
             assert_never(action)
+
+
+def _guest_name(snapshot: Snapshot) -> str:
+    return snapshot.guest.identity.hostname if isinstance(snapshot.guest, Guest) else snapshot.target.name
 
 
 def _ended(group: Group) -> Hit:
@@ -138,7 +162,7 @@ def _session(process: Process) -> Hit | None:
 def _minutes(snapshot: Snapshot, line: Line) -> float:
     """What is to be expected, not the worst case."""
     kinds = {type(act.do) for act in line.acts}
-    if StopVm not in kinds and ResetVm not in kinds:
+    if not kinds & {StopVm, ResetVm, RebootGuest}:
         return min(line.worst_case_s / 60, 0.2 * len(line.acts) + _held_gib(snapshot) * _UNPIN_MIN_PER_GIB)
     gpus = max((act.do.gpus for act in line.acts if isinstance(act.do, AwaitBoot)), default=0)
     minutes = _BOOT_MIN + gpus * _PER_GPU_MIN

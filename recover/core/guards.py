@@ -18,6 +18,7 @@ from recover.model.ladder import Step
 from recover.model.reading import Known, Unknown, Why
 from recover.model.snapshot import Channel, IdentityProof, Snapshot
 from recover.model.verdict import Scope
+from recover.steps.boot import objection
 from recover.steps.common import FRAGILE
 from recover.steps.startable import open_question
 
@@ -282,6 +283,11 @@ def _bystanders(case: Case) -> Refuse | None:
     return Refuse("bystanders", f"it would also end {named}", "ask them, and allow it with --evict")
 
 
+def _inhibitor(case: Case) -> Refuse | None:
+    guest = case.snapshot.guest
+    return objection(guest) if isinstance(guest, Guest) and not case.evict else None
+
+
 GUARDS: tuple[Guard, ...] = (
     Guard("identity", "always", _wrong_guest, "another machine's processes would be ended"),
     Guard("tag", "always", _do_not_recover, "its owner said so"),
@@ -296,5 +302,6 @@ GUARDS: tuple[Guard, ...] = (
     Guard("devices", "hypervisor", _devices, "a restart would not reset them, or reset others"),
     Guard("shared-device", "hypervisor", _shared, "another guest would be hit"),
     Guard("bystanders", "guest-scope", _bystanders, "work of others would be lost"),
+    Guard("inhibitor", "guest-scope", _inhibitor, "an update or a backup inside the guest would be cut off"),
     Guard("fragile-device", "hypervisor", _fragile, "the cure can be worse than the fault"),
 )

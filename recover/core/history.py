@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
-from recover.core.past import Anchor, OwnActs, Past, advance
-from recover.model.act import ClearMarker, Due, Duty, Outcome, PlaceMarker, ResetGpu, StartVm
+from recover.core.past import Anchor, OwnActs, Past, Reboot, advance
+from recover.model.act import ClearMarker, Due, Duty, Outcome, PlaceMarker, RebootGuest, ResetGpu, StartVm
 from recover.model.guest import Mark
 from recover.model.ladder import Ready
 from recover.model.record import (
@@ -88,6 +88,7 @@ class History:
     started: tuple[tuple[str, float, Outcome], ...] = ()  # paid AT_RECOVERY duties: (key, at, outcome)
     tried_since_open: bool = False
     host_booted_at: int | None = None  # of the Proxmox node, as first seen in this climb
+    reboot: Reboot | None = None  # asked of the guest itself, and no other boot seen since
     paid: int = 0  # AT_ONCE duties paid since the run began: it did something, even without a try
 
     @property
@@ -122,6 +123,7 @@ class History:
             owed_vm=any(isinstance(d.duty.do, StartVm) for d in self.duties),
             tries=len(self.attempts),
             tried_for=frozenset(f.signal for a in self.attempts for f in a.findings),
+            reboot=self.reboot,
         )
 
     def due(self, due: Due) -> tuple[OpenDuty, ...]:
@@ -175,7 +177,7 @@ def _opened(history: History, entry: Opened) -> History:
     """
     if history.closed is not None:
         history = replace(history, attempts=(), ended=frozenset(), own_acts=(), started=(), evidence="", first=None)
-        history = replace(history, host_booted_at=None)
+        history = replace(history, host_booted_at=None, reboot=None)
     running = history.running
     if running is not None:
         history = _ended(history, running.index, CUT, entry.at)
@@ -220,7 +222,12 @@ def _saw(history: History, entry: Saw) -> History:
         unsure_since=unsure,
         derived_deadline_s=max(history.derived_deadline_s, _worst_case(entry)),
         own_acts=history.own_acts if mark is None else _closed_spans(history.own_acts, mark),
+        reboot=history.reboot if mark is None or _same_boot(history.reboot, mark) else None,
     )
+
+
+def _same_boot(reboot: Reboot | None, mark: Mark) -> bool:
+    return reboot is not None and reboot.boot_id == mark.boot_id
 
 
 def _worst_case(saw: Saw) -> float:
@@ -283,7 +290,15 @@ def _acting(history: History, entry: Acting) -> History:
         stale=history.stale or not isinstance(entry.action, _SAYS_ONLY),
         streak=history.streak if isinstance(entry.action, _SAYS_ONLY) else 0,
         own_acts=_span_opened(history, entry),
+        reboot=_reboot_asked(history, entry),
     )
+
+
+def _reboot_asked(history: History, entry: Acting) -> Reboot | None:
+    """From the moment that it is begun: a kill right after it must not make the silence that follows a mystery."""
+    if not isinstance(entry.action, RebootGuest):
+        return history.reboot
+    return Reboot(entry.action.boot_id, entry.at, entry.action.deadline_s)
 
 
 def _span_opened(history: History, entry: Acting) -> tuple[OwnActs, ...]:
@@ -296,6 +311,12 @@ def _span_opened(history: History, entry: Acting) -> tuple[OwnActs, ...]:
         return spans
     buses = frozenset(bus for _, bus in entry.action.gpus)
     return tuple(replace(s, reset=s.reset | buses) if s.until_uptime_s is None else s for s in spans)
+
+
+def _reboot_answered(reboot: Reboot | None, outcome: Outcome) -> Reboot | None:
+    if reboot is None or (outcome.clear and not (outcome.ok and outcome.changed)):
+        return None
+    return replace(reboot, sure=outcome.ok)
 
 
 def _acted(history: History, entry: Acted) -> History:
@@ -319,6 +340,9 @@ def _acted(history: History, entry: Acted) -> History:
         ),
         started=history.started + tuple((d.duty.key, entry.at, entry.outcome) for d in (paid or tried)),
         paid=history.paid + restored,
+        reboot=_reboot_answered(history.reboot, entry.outcome)
+        if isinstance(done.action, RebootGuest)
+        else history.reboot,
     )
 
 

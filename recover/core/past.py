@@ -34,6 +34,16 @@ class OwnActs:
 
 
 @dataclass(frozen=True, slots=True)
+class Reboot:
+    """We asked this boot of the guest to end by itself, at `at` by the engine's clock."""
+
+    boot_id: str
+    at: float
+    deadline_s: float
+    sure: bool = False  # the guest's init took it; False: we were cut off, or its answer was
+
+
+@dataclass(frozen=True, slots=True)
 class Past:
     """`ended`: (group key, launch fingerprint) of groups that a try of this journal was to end.
 
@@ -47,6 +57,7 @@ class Past:
     owed_vm: bool = False  # we stopped the VM: that it is stopped is not news
     tries: int = 0
     tried_for: frozenset[str] = frozenset()  # signals that a try of this climb was to cure
+    reboot: Reboot | None = None  # asked for, and its new boot not seen yet
 
 
 def advance(anchors: Mapping[str, Anchor], symptoms: Iterable[Symptom], at: float) -> dict[str, Anchor]:

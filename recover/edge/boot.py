@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable
 
 from recover.model.act import AwaitBoot, Outcome
+from recover.model.contact import Failure
 from recover.model.gpu import Condition
 from recover.model.guest import Guest, Mute
 from recover.model.reading import Known
 
 LOOK_EVERY_S = 5.0
+_ANOTHER = frozenset({Failure.CHANGED_KEY, Failure.REVOKED_KEY})  # waiting does not change a key back
 
 
 class BootWatch:
@@ -34,6 +36,8 @@ class BootWatch:
         while (left := action.deadline_s - (self._clock() - began)) > 0:
             self._forget()
             guest = self._look(min(left, 90.0))
+            if isinstance(guest, Mute) and guest.failure in _ANOTHER:
+                return Outcome(False, f"who answers after the boot can't be told: {guest.detail}", False)
             verdict = _verdict(guest, action)
             if verdict is None and isinstance(guest, Guest):
                 seconds = self._clock() - began

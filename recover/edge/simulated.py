@@ -13,10 +13,15 @@ from recover.model.act import (
     AwaitBoot,
     AwaitGone,
     ClearMarker,
+    EndMpsClient,
+    LoadDriver,
     Outcome,
     PlaceMarker,
+    RebootGuest,
+    RemoveLeftovers,
     ResetGpu,
     ResetVm,
+    RestoreAutostart,
     SetPersistence,
     ShutdownVm,
     Signal,
@@ -24,11 +29,25 @@ from recover.model.act import (
     StartVm,
     StopService,
     StopVm,
+    SuspendAutostart,
     SyncDisks,
+    UnloadDriver,
+    WakeGpu,
 )
 from recover.model.contact import Failure
 from recover.model.gpu import Condition, Driver, Gpu, GpuProcess, RecoveryAction
-from recover.model.guest import Guest, GuestIdentity, Mark, Marker, Mute, Service
+from recover.model.guest import (
+    BootFacts,
+    Guest,
+    GuestIdentity,
+    Inhibitor,
+    Mark,
+    Marker,
+    Module,
+    MpsClient,
+    Mute,
+    Service,
+)
 from recover.model.hypervisor import (
     AgentState,
     GuestKind,
@@ -38,7 +57,7 @@ from recover.model.hypervisor import (
     Task,
     VmConfig,
 )
-from recover.model.memory import KernelLine, Ram
+from recover.model.memory import KernelLine, Leftover, LeftoverKind, Ram
 from recover.model.process import Process, ProcessId, ServerAnswer
 from recover.model.reading import Known, Unknown, Why
 from recover.model.snapshot import Baseline, GpuBaseline, Snapshot, Target
@@ -101,6 +120,18 @@ class Fault:
     denied: tuple[str, ...] = ()  # parts of the look that are denied: "gpus", "processes", "hypervisor"
     old_xid: int = 0  # an Xid from days ago in the kernel log
     remap_failed: bool = False
+    reboot_hangs: bool = False  # the guest's shutdown never ends
+    new_host_key: bool = False  # it comes back from a reboot with another SSH host key
+    inhibitor: str = ""  # who forbids a shutdown
+    leftovers: int = 0  # MiB of shared memory of a dead owner, in one file per GPU
+    leftovers_open: bool = False  # somebody opens them between the look and the act
+    ghost: bool = False  # every GPU says 100 % with nothing on it
+    ghost_cure: Scope | None = Scope.GPU
+    driver_fails: bool = False
+    driver_cure: Scope | None = Scope.GUEST
+    unload_stuck: bool = False  # the module's unload never comes back
+    mps: bool = False  # the ranks are clients of an MPS server
+    criu: bool = False  # the ranks were restored by CRIU
 
 
 FAULTS: dict[str, Fault] = {
@@ -156,6 +187,36 @@ FAULTS: dict[str, Fault] = {
         Fault("stop-lies", "Stop ends OK, the VM runs on.", "none", vram=HELD_MIB, vram_cure=Scope.VM, stop_lies=9),
         Fault("start-timeout", "The first start times out.", "none", vram=HELD_MIB, vram_cure=Scope.VM, start_fails=1),
         Fault("row-remap-failed", "A GPU's row remap failed.", workers="none", remap_failed=True),
+        Fault(
+            "ram-held-until-reboot",
+            "318 GiB of RAM unowned until the guest reboots.",
+            workers="none",
+            ram=318 * GIB,
+            ram_cure=Scope.GUEST,
+        ),
+        Fault(
+            "reboot-hangs",
+            "The guest's shutdown hangs in the driver.",
+            workers="none",
+            ram=318 * GIB,
+            reboot_hangs=True,
+        ),
+        Fault(
+            "new-host-key",
+            "It comes back from its reboot with another host key.",
+            workers="none",
+            ram=318 * GIB,
+            ram_cure=Scope.GUEST,
+            new_host_key=True,
+        ),
+        Fault(
+            "inhibitor",
+            "An update inside the guest forbids a shutdown.",
+            workers="none",
+            ram=318 * GIB,
+            ram_cure=Scope.GUEST,
+            inhibitor="unattended-upgrades",
+        ),
         Fault("old-xid", "An Xid 79 from an earlier day; all is well now.", workers="healthy", old_xid=79),
     )
 }
@@ -178,6 +239,7 @@ class _Vm:
     status: str = "running"
     boot: int = 1
     booted_at: float = 0.0
+    qemu_at: float = 0.0  # a reboot from inside keeps QEMU, and so its uptime
     started_by: str = "root@pam"
     tasks: list[Task] = field(default_factory=list)
 
@@ -194,7 +256,7 @@ class SimulatedMachine:
         self.persistence = [True] * gpus
         self.service = "active" if fault.workers not in ("none",) else "inactive"
         self.marker: Marker | None = None
-        self.vm = _Vm(status=fault.vm_status, booted_at=clock.now() - 86400.0)
+        self.vm = _Vm(status=fault.vm_status, booted_at=clock.now() - 86400.0, qemu_at=clock.now() - 86400.0)
         self.vram = fault.vram
         self.ram = fault.ram
         self.sick_gpu = fault.gpu_condition
@@ -210,6 +272,13 @@ class SimulatedMachine:
         if fault.workers == "none" and fault.release_s:
             self.release.append((clock.now() + fault.release_s, HELD_MIB))
         self.touched_healthy = False
+        self.shutdown_hung = False
+        self.leftovers = fault.leftovers
+        self.ghost = fault.ghost
+        self.driver_fails = fault.driver_fails
+        self.loaded = True
+        self.unloading = False
+        self.autostart = "enabled"
 
     # what the world does by itself
 
@@ -256,6 +325,7 @@ class SimulatedMachine:
             self.ranks and self._workers_now() not in ("healthy", "loading")
         )
         bad = self.vram or self.ram or self.sick_gpu is not Condition.ANSWERS or self.fault.remap_failed
+        bad = bad or self.leftovers or self.ghost or self.driver_fails or not self.loaded or self.shutdown_hung
         return not (sick or bad or self.release or self.vm.status != "running")
 
     def _clear(self, scope: Scope) -> None:
@@ -268,7 +338,12 @@ class SimulatedMachine:
             self.ram = 0
         if gone(self.fault.gpu_cure):
             self.sick_gpu = Condition.ANSWERS
+        if gone(self.fault.ghost_cure):
+            self.ghost = False
+        if gone(self.fault.driver_cure):
+            self.driver_fails = False
         if scope >= Scope.GUEST:
+            self.leftovers = 0
             self.mute = None if self.mute is Failure.BANNER_SILENCE else self.mute
 
     def _power_cut(self) -> None:
@@ -281,7 +356,10 @@ class SimulatedMachine:
         self.vm.status = "running"
         self.vm.booted_at = self.clock.now()
         self.persistence = [True] * self.gpus
-        if self.fault.supervised:
+        self.loaded, self.unloading = True, False
+        if self.shutdown_hung:
+            self.shutdown_hung, self.mute = False, None
+        if self.fault.supervised and self.autostart == "enabled":
             self.service = "active"
 
     # Observer
@@ -307,7 +385,7 @@ class SimulatedMachine:
         if self.vm.status != "running":
             return Mute(Failure.NO_ROUTE, "no route to host")
         if self.mute is not None:
-            return Mute(self.mute, "simulated")
+            return Mute(self.mute, _NEW_KEY if self.mute is Failure.CHANGED_KEY else "simulated")
         if self.vm.boot > 1 and self.clock.now() - self.vm.booted_at < BOOT_S:
             return Mute(Failure.REFUSED, "connection refused: the guest boots")
         boot_id = f"boot-{self.vm.boot}"
@@ -317,8 +395,8 @@ class SimulatedMachine:
             identity=self._identity(boot_id),
             mark=Mark(boot_id, uptime),
             ram=Known(self._ram()),
-            driver=Known(Driver(Condition.ANSWERS, version=Known("580.105.08"), library_version=Known("580.105.08"))),
-            gpus=Unknown(Why.DENIED, "simulated") if "gpus" in self.fault.denied else Known(self._gpus()),
+            driver=Known(self._driver()),
+            gpus=self._gpu_reading(),
             processes=Unknown(Why.DENIED, "simulated")
             if "processes" in self.fault.denied
             else Known(tuple(self._process(r, boot_id) for r in self.ranks)),
@@ -327,7 +405,50 @@ class SimulatedMachine:
             servers=self._servers(),
             pci_gpus=Known(tuple(self._bus(i) for i in range(self.gpus))),
             marker=Known(self.marker),
+            leftovers=Known(self._leftovers()),
+            boot=Known(self._boot_facts()),
+            modules=Known(self._modules()),
+            mps=tuple(MpsClient(_MPS_PID, r.pid) for r in self.ranks if self.fault.mps and r.gpu is not None),
         )
+
+    def _boot_facts(self) -> BootFacts:
+        who = (Inhibitor(self.fault.inhibitor, "simulated", "block"),) if self.fault.inhibitor else ()
+        return BootFacts("systemd", who, state="running")
+
+    def _driver(self) -> Driver:
+        if not self.loaded:
+            return Driver(Condition.FAILS, "driver not loaded", nvml_code=9)
+        if self.driver_fails:
+            return Driver(Condition.FAILS, "simulated: RM failed to initialise", nvml_code=999)
+        return Driver(Condition.ANSWERS, version=Known("580.105.08"), library_version=Known("580.105.08"))
+
+    def _gpu_reading(self) -> Known[tuple[Gpu, ...]] | Unknown:
+        if "gpus" in self.fault.denied:
+            return Unknown(Why.DENIED, "simulated")
+        if self.driver_fails or not self.loaded:
+            return Unknown(Why.ABSENT, "the driver fails")
+        return Known(self._gpus())
+
+    def _modules(self) -> tuple[Module, ...]:
+        if not self.loaded:
+            return ()
+        state = "Unloading" if self.unloading else "Live"
+        return (
+            Module("nvidia_uvm", 0),
+            Module("nvidia_drm", 0),
+            Module("nvidia_modeset", 1, ("nvidia_drm",)),
+            Module("nvidia", 2, ("nvidia_uvm", "nvidia_modeset"), state),
+        )
+
+    def _leftovers(self) -> tuple[Leftover, ...]:
+        if not self.leftovers:
+            return ()
+        each = self.leftovers // self.gpus
+        return tuple(
+            Leftover(LeftoverKind.SHM_FILE, f"sgl_shm_mm_{3000 + i}_ab12", each, 3000 + i, False, False, 500 + i,
+                     folder="/dev/shm")
+            for i in range(self.gpus)
+        )  # fmt: skip
 
     def _identity(self, boot_id: str) -> GuestIdentity:
         if self.fault.wrong_vm:
@@ -346,7 +467,7 @@ class SimulatedMachine:
 
     def _ram(self) -> Ram:
         workers = sum(GIB for r in self.ranks if r.live_threads)
-        used = BASE_USED_MIB + self.ram + workers
+        used = BASE_USED_MIB + self.ram + workers + self.leftovers
         free = TOTAL_MIB - used
         return Ram(
             total_mib=TOTAL_MIB,
@@ -354,6 +475,8 @@ class SimulatedMachine:
             free_mib=free,
             anon_mib=workers + BASE_USED_MIB,
             process_anon_mib=workers + BASE_USED_MIB,
+            cached_mib=self.leftovers,
+            shmem_mib=self.leftovers,
         )
 
     def _falling(self) -> int:
@@ -382,7 +505,7 @@ class SimulatedMachine:
             reserved_mib=Known(600),
             used_mib=Known(used),
             processes=Known(tuple(GpuProcess(r.pid, grown, "compute") for r in holders)),
-            utilisation_pct=Known(0),
+            utilisation_pct=Known(100 if self.ghost and not holders else 0),
             recovery_action=Known(RecoveryAction.NONE),
             persistence=Known(self.persistence[i]),
             link_width=Known(16),
@@ -423,13 +546,19 @@ class SimulatedMachine:
             cpu_ticks=int(self.clock.now()) if self._workers_now() in ("healthy", "loading") else 1,
             holds=holds,
             listens=frozenset({30000}) if main else frozenset(),
+            criu_restored=self.fault.criu,
         )
 
     def _services(self) -> tuple[Service, ...]:
         main = next((r.pid for r in self.ranks if r.gpu is None), 0)
         return (
             Service(
-                "systemd", "sglang.service", self.service, main, "always" if self.fault.supervised else "no", "enabled"
+                "systemd",
+                "sglang.service",
+                self.service,
+                main,
+                "always" if self.fault.supervised else "no",
+                self.autostart,
             ),
         )
 
@@ -469,11 +598,11 @@ class SimulatedMachine:
             ha_state=Known(""),
             quorate=Known(True),
             tasks=Known(tuple(reversed(self.vm.tasks))),
-            agent=Known(AgentState.SILENT if self.fault.agent_silent and self.mute is not None else AgentState.ANSWERS),
+            agent=Known(AgentState.SILENT if self._agent_silent() else AgentState.ANSWERS),
             host_memory=Known(HostMemory(total, host_used, total - host_used)),
             storages=Known((("local-zfs", True),)),
             neighbours=Known(()),
-            uptime_s=int(self.clock.now() - self.vm.booted_at),
+            uptime_s=int(self.clock.now() - self.vm.qemu_at),
             pid=1000 + self.vm.boot,
             name="node-174",
             version="9.1",
@@ -481,6 +610,9 @@ class SimulatedMachine:
             host_uptime_s=Known(int(self.clock.now()) - 1_790_000_000),
             clock_s=int(self.clock.now()),
         )
+
+    def _agent_silent(self) -> bool:
+        return self.shutdown_hung or (self.fault.agent_silent and self.mute is not None)
 
     def _baseline(self) -> Baseline:
         return Baseline(
@@ -537,6 +669,69 @@ class SimulatedMachine:
                 return self._await_boot(action)
             case ShutdownVm() | StopVm() | StartVm() | ResetVm():
                 return self._power(action)
+            case RebootGuest():
+                return self._reboot(action)
+            case RemoveLeftovers():
+                return self._remove(action)
+            case WakeGpu():
+                self.clock.sleep(1.0)
+                if self.fault.ghost_cure is Scope.GPU:
+                    self.ghost = False
+                return Outcome(True, "a context was opened and closed")
+            case EndMpsClient():
+                return self._end_client(action)
+            case SuspendAutostart():
+                changed, self.autostart = self.autostart != "disabled", "disabled"
+                return Outcome(True, "disabled", changed)
+            case RestoreAutostart():
+                changed, self.autostart = self.autostart != action.was, action.was
+                return Outcome(True, action.was, changed)
+            case UnloadDriver() | LoadDriver():
+                return self._reload(action)
+
+    def _reboot(self, action: RebootGuest) -> Outcome:
+        if action.boot_id != f"boot-{self.vm.boot}":
+            return Outcome(True, "it has booted anew already", False)
+        if self._workers_now() in ("healthy", "loading") and self.ranks:
+            self.touched_healthy = True
+        if self.fault.reboot_hangs:
+            self.shutdown_hung, self.mute = True, Failure.REFUSED
+            return Outcome(True, "systemd was asked to reboot")
+        self._power_cut()
+        self._clear(Scope.GUEST)
+        self._boot()
+        if self.fault.new_host_key:
+            self.mute = Failure.CHANGED_KEY
+        return Outcome(True, "systemd was asked to reboot")
+
+    def _remove(self, action: RemoveLeftovers) -> Outcome:
+        if self.fault.leftovers_open or not self.leftovers:
+            return Outcome(not self.leftovers, "nothing removed: all are in use", False)
+        freed, self.leftovers = self.leftovers, 0
+        return Outcome(True, f"{len(action.objects)} removed, {freed} MiB freed")
+
+    def _end_client(self, action: EndMpsClient) -> Outcome:
+        hit = [r for r in self.ranks if r.pid == action.client.pid and r.start == action.client.start]
+        for rank in hit:
+            if not self.fault.unkillable:
+                rank.dies_at = self.clock.now() + 1.0
+        return Outcome(True, f"MPS client {action.client.pid} ended", bool(hit))
+
+    def _reload(self, action: UnloadDriver | LoadDriver) -> Outcome:
+        if isinstance(action, LoadDriver):
+            if self.unloading:
+                return Outcome(False, "an unload is stuck", False)
+            changed, self.loaded = not self.loaded, True
+            return Outcome(True, "the driver is loaded", changed)
+        if any(r.live_threads and r.gpu is not None for r in self.ranks):
+            return Outcome(False, "nvidia is in use", False)
+        if self.fault.unload_stuck:
+            self.clock.sleep(action.deadline_s)
+            self.unloading = True
+            return Outcome(False, "the unload did not come back: nvidia is Unloading", clear=False)
+        self._clear(Scope.DRIVER)
+        self.loaded = False
+        return Outcome(True, "unloaded")
 
     def _signal(self, action: Signal) -> Outcome:
         hit = [r for r in self.ranks if any(m.pid == r.pid and m.start == r.start for m in action.members)]
@@ -588,6 +783,8 @@ class SimulatedMachine:
         end = self.clock.now() + action.deadline_s
         while self.clock.now() < end:
             guest = self._guest()
+            if isinstance(guest, Mute) and guest.failure is Failure.CHANGED_KEY:
+                return Outcome(False, guest.detail, False)
             if isinstance(guest, Guest) and guest.mark.boot_id != action.not_boot_id:
                 return Outcome(True, f"boot id {guest.mark.boot_id}", False)
             self.clock.sleep(5.0)
@@ -640,11 +837,26 @@ class SimulatedMachine:
             return Outcome(False, "start failed: got timeout", False)
         self._clear(Scope.VM)
         self._boot()
+        self.vm.qemu_at = self.clock.now()
         self._task("qmstart")
         return Outcome(True, "started")
 
 
+_NEW_KEY = (
+    "node-174: the host key is now ssh-ed25519 SHA256:new, but known_hosts:1 says ssh-ed25519 SHA256:old. Either the "
+    "machine got new keys, or another machine answers"
+)
+_MPS_PID = 3900
+
 _GUEST_ACTIONS = (
+    RebootGuest,
+    RemoveLeftovers,
+    WakeGpu,
+    EndMpsClient,
+    SuspendAutostart,
+    RestoreAutostart,
+    UnloadDriver,
+    LoadDriver,
     Signal,
     AwaitGone,
     StopService,

@@ -22,6 +22,7 @@ class StopService:
     name: str
     deadline_s: float = 60.0
     monitor: bool = False  # a monitor (DCGM, exporter, persistenced): started again at once, never SIGKILLed
+    uid: int | None = None  # whose manager, for a systemd --user unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class StartService:
     name: str
     deadline_s: float = 60.0
     monitor: bool = False
+    uid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,90 @@ class AwaitBoot:
     not_before_uptime: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class RebootGuest:
+    """A clean restart asked of the guest's own init, of this boot only. Proof: another boot id within `deadline_s`."""
+
+    boot_id: str
+    deadline_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryObject:
+    """One leftover as it was seen: `inode` and `mtime_s` tell it from a later one of the same name."""
+
+    kind: str  # LeftoverKind
+    name: str
+    folder: str = ""
+    inode: int = 0
+    size_mib: int = 0
+    owner_pid: int | None = None
+    mtime_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveLeftovers:
+    """Unlink memory objects of dead owners; each is looked at again at that moment and left if anybody has it."""
+
+    objects: tuple[MemoryObject, ...]
+    deadline_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class WakeGpu:
+    """Open and close a CUDA context on a GPU on which nothing runs."""
+
+    uuid: str
+    bus_id: str
+    deadline_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class EndMpsClient:
+    """Ask the MPS control daemon to end a client: one that is killed instead can take the others with it."""
+
+    group: str
+    server: ProcessId
+    client: ProcessId
+    deadline_s: float = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendAutostart:
+    """What starts at boot by itself doesn't until it is restored. `was`: what to restore: enabled, always, ..."""
+
+    manager: str
+    name: str
+    was: str
+    uid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreAutostart:
+    manager: str
+    name: str
+    was: str
+    uid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadDriver:
+    """Take the driver's modules out, in this order, in a process that may be abandoned."""
+
+    modules: tuple[str, ...]
+    boot_id: str
+    deadline_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadDriver:
+    """Load the driver's modules, in this order. Proof: they are listed. `boot_id`: of the boot that unloaded them."""
+
+    modules: tuple[str, ...]
+    boot_id: str = ""
+    deadline_s: float = 120.0
+
+
 Action = (
     StopService
     | StartService
@@ -159,6 +245,14 @@ Action = (
     | StartVm
     | ResetVm
     | AwaitBoot
+    | RebootGuest
+    | RemoveLeftovers
+    | WakeGpu
+    | EndMpsClient
+    | SuspendAutostart
+    | RestoreAutostart
+    | UnloadDriver
+    | LoadDriver
 )
 
 

@@ -48,16 +48,65 @@ class Marker:
 
 
 @dataclass(frozen=True, slots=True)
+class Inhibitor:
+    """Somebody asked logind not to shut the guest down now."""
+
+    who: str
+    why: str
+    mode: str  # block | block-weak | delay
+
+
+@dataclass(frozen=True, slots=True)
+class BootFacts:
+    """What a clean restart from inside depends on."""
+
+    init: str  # systemd | comm of pid 1
+    inhibitors: tuple[Inhibitor, ...] = ()
+    kexec_loaded: bool = False
+    state: str = ""  # systemd's own word for the machine: running, degraded, stopping, ...; empty: not known
+
+
+@dataclass(frozen=True, slots=True)
 class Service:
     """A unit or container that (may) own GPU workers. Time is the manager's own word."""
 
-    manager: str  # systemd | docker
+    manager: str  # systemd | systemd-user | docker | podman | supervisord
     name: str
     state: str  # active | inactive | failed | activating | deactivating | running | exited | ...
     main_pid: int = 0
     restart: str = ""  # no | always | on-failure | unless-stopped ...
     enabled: str = ""  # enabled | disabled | static | ...
     restarts: int = 0
+    uid: int | None = None  # whose manager, for systemd-user
+    within: str = ""  # the configured slice that it stands in
+    id: str = ""  # a container's full id
+
+
+@dataclass(frozen=True, slots=True)
+class MpsClient:
+    """A process whose GPU work goes through an MPS server; pids as the guest's own pid name space has them."""
+
+    server_pid: int
+    client_pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class FuseMount:
+    """A FUSE mount with requests that its server does not answer."""
+
+    path: str
+    connection: str  # under /sys/fs/fuse/connections
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A kernel module of the driver, with what /proc/modules says of its users."""
+
+    name: str
+    refcount: int
+    used_by: tuple[str, ...] = ()
+    state: str = "Live"  # Live | Loading | Unloading
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +129,10 @@ class Guest:
     complete: bool = True  # the agent reached its end; False: its report broke off
     gaps: tuple[str, ...] = ()
     raw: tuple[str, ...] = field(default=(), repr=False, compare=False)  # the agent's lines, for the evidence
+    boot: Reading[BootFacts] = NOT_ASKED
+    mps: tuple[MpsClient, ...] = ()
+    stuck_fuse: tuple[FuseMount, ...] = ()
+    modules: Reading[tuple[Module, ...]] = NOT_ASKED
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,7 @@ class Leftover:
     mapped: bool | None  # by any living process; None = not known
     inode: int = 0
     mtime_s: float = 0.0
+    folder: str = ""
 
 
 @dataclass(frozen=True, slots=True)

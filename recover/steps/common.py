@@ -11,10 +11,15 @@ from recover.model.act import (
     AwaitBoot,
     AwaitGone,
     ClearMarker,
+    EndMpsClient,
     Line,
+    LoadDriver,
     PlaceMarker,
+    RebootGuest,
+    RemoveLeftovers,
     ResetGpu,
     ResetVm,
+    RestoreAutostart,
     SetPersistence,
     ShutdownVm,
     Signal,
@@ -22,7 +27,10 @@ from recover.model.act import (
     StartVm,
     StopService,
     StopVm,
+    SuspendAutostart,
     SyncDisks,
+    UnloadDriver,
+    WakeGpu,
 )
 from recover.model.guest import Guest
 from recover.model.ladder import Params
@@ -32,6 +40,7 @@ from recover.model.snapshot import Snapshot
 from recover.model.verdict import Finding
 
 SICK = frozenset({Health.DEAD, Health.HUNG})
+_ASKING_S = 30.0  # a manager is asked for something that it does at once
 _SHORT_S = 10.0  # an act that is done or refused at once: a signal, a mode, a marker
 
 # Cards that a reset has left dead until the host rebooted (CloudRift's report on FLR under KVM): vendor:device.
@@ -124,8 +133,12 @@ def worst_case_s(action: Action) -> float:
             return s
         case SyncDisks(deadline_s=s) | ShutdownVm(deadline_s=s) | StopVm(deadline_s=s) | ResetVm(deadline_s=s):
             return s
-        case AwaitBoot(deadline_s=s):
+        case AwaitBoot(deadline_s=s) | RemoveLeftovers(deadline_s=s) | WakeGpu(deadline_s=s):
             return s
+        case EndMpsClient(deadline_s=s) | UnloadDriver(deadline_s=s) | LoadDriver(deadline_s=s):
+            return s
+        case RebootGuest() | SuspendAutostart() | RestoreAutostart():
+            return _ASKING_S
         case StartVm(timeout_s=seconds):
             return float(seconds)
         case Signal() | SetPersistence() | PlaceMarker() | ClearMarker():

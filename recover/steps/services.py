@@ -14,7 +14,7 @@ from recover.model.process import Group, OwnerKind
 from recover.model.reading import Known
 from recover.model.snapshot import Channel, Snapshot
 from recover.model.verdict import Finding, Scope
-from recover.steps.common import called, elsewhere, evictable, line, number
+from recover.steps.common import SICK, called, elsewhere, evictable, line, number
 
 Key = tuple[str, str]  # (manager, name)
 
@@ -85,6 +85,19 @@ def _services(snapshot: Snapshot) -> tuple[Service, ...]:
     if not isinstance(snapshot.guest, Guest) or not isinstance(snapshot.guest.services, Known):
         return ()
     return snapshot.guest.services.value
+
+
+def starts_by_itself(snapshot: Snapshot) -> tuple[Service, ...]:
+    """Running services of this target, or owners of its sick groups, that the next boot would start again."""
+    owners = {g.owner.name for g in snapshot.groups if g.health in SICK and not g.protected}
+    return tuple(
+        s
+        for s in _services(snapshot)
+        if (s.name in snapshot.target.services or s.name in owners)
+        and s.state not in _STOPPED
+        and _stoppable(s.manager, s.name)
+        and (s.enabled == "enabled" or (s.manager in ("docker", "podman") and s.restart not in ("", "no")))
+    )
 
 
 def _is_stopped(snapshot: Snapshot, key: Key) -> bool:

@@ -16,9 +16,14 @@ from recover.model.act import (
     ClearMarker,
     Due,
     Duty,
+    EndMpsClient,
+    LoadDriver,
     PlaceMarker,
+    RebootGuest,
+    RemoveLeftovers,
     ResetGpu,
     ResetVm,
+    RestoreAutostart,
     SetPersistence,
     ShutdownVm,
     Signal,
@@ -26,14 +31,18 @@ from recover.model.act import (
     StartVm,
     StopService,
     StopVm,
+    SuspendAutostart,
     SyncDisks,
+    UnloadDriver,
     VmRef,
+    WakeGpu,
 )
 from recover.model.guest import Guest
 from recover.model.hypervisor import Hypervisor, Task
 from recover.model.reading import Known
 from recover.model.snapshot import Channel, Snapshot
 
+_DRIVER = "driver"  # there is one in a guest
 _STOPS = frozenset({"qmstop", "qmshutdown", "hastop", "vzstop", "vzshutdown"})
 _STARTS = frozenset({"qmstart", "hastart", "vzstart"})
 
@@ -42,17 +51,26 @@ def vm_key(vm: VmRef) -> str:
     return f"vm:{vm.cluster}/{vm.vmid}"
 
 
-def service_key(manager: str, name: str) -> str:
-    return f"service:{manager}/{name}"
+def service_key(manager: str, name: str, uid: int | None = None) -> str:
+    return f"service:{manager}/{name}" if uid is None else f"service:{manager}/{uid}/{name}"
+
+
+def autostart_key(manager: str, name: str, uid: int | None = None) -> str:
+    return service_key(manager, name, uid).replace("service:", "autostart:", 1)
 
 
 def duty(action: Action) -> Duty | None:
     """What beginning `action` makes us owe."""
     match action:
-        case StopService(manager, name, monitor=monitor):
-            start = StartService(manager, name, monitor=monitor)
+        case StopService(manager, name, monitor=monitor, uid=uid):
+            start = StartService(manager, name, monitor=monitor, uid=uid)
             due = Due.AT_ONCE if monitor else Due.AT_RECOVERY
-            return Duty(service_key(manager, name), start, due, Channel.GUEST)
+            return Duty(service_key(manager, name, uid), start, due, Channel.GUEST)
+        case SuspendAutostart(manager, name, was, uid):
+            back = RestoreAutostart(manager, name, was, uid)
+            return Duty(autostart_key(manager, name, uid), back, Due.AT_END, Channel.GUEST)
+        case UnloadDriver(modules, boot_id):
+            return Duty(_DRIVER, LoadDriver(tuple(reversed(modules)), boot_id), Due.AT_ONCE, Channel.GUEST)
         case SetPersistence(uuid, bus_id, on=False):
             return Duty(f"persistence:{uuid}", SetPersistence(uuid, bus_id, on=True), Due.AT_ONCE, Channel.GUEST)
         case PlaceMarker(run):
@@ -61,7 +79,9 @@ def duty(action: Action) -> Duty | None:
             return Duty(vm_key(vm), StartVm(vm, timeout), Due.AT_ONCE, Channel.HYPERVISOR)
         case StartService() | Signal() | AwaitGone() | SetPersistence() | ResetGpu() | ClearMarker():
             return None
-        case SyncDisks() | StartVm() | ResetVm() | AwaitBoot():
+        case SyncDisks() | StartVm() | ResetVm() | AwaitBoot() | RebootGuest() | RestoreAutostart() | LoadDriver():
+            return None
+        case RemoveLeftovers() | WakeGpu() | EndMpsClient():
             return None
         case _:
             assert_never(action)
@@ -70,8 +90,12 @@ def duty(action: Action) -> Duty | None:
 def settles(action: Action) -> str | None:
     """The key of the duty that `action` closes once it is done well."""
     match action:
-        case StartService(manager, name):
-            return service_key(manager, name)
+        case StartService(manager, name, uid=uid):
+            return service_key(manager, name, uid)
+        case RestoreAutostart(manager, name, uid=uid):
+            return autostart_key(manager, name, uid)
+        case LoadDriver():
+            return _DRIVER
         case SetPersistence(uuid, on=True):
             return f"persistence:{uuid}"
         case ClearMarker(run):
@@ -80,7 +104,9 @@ def settles(action: Action) -> str | None:
             return vm_key(vm)
         case StopService() | Signal() | AwaitGone() | SetPersistence() | ResetGpu() | PlaceMarker():
             return None
-        case SyncDisks() | ShutdownVm() | StopVm() | ResetVm() | AwaitBoot():
+        case SyncDisks() | ShutdownVm() | StopVm() | ResetVm() | AwaitBoot() | RebootGuest() | SuspendAutostart():
+            return None
+        case RemoveLeftovers() | WakeGpu() | EndMpsClient() | UnloadDriver():
             return None
         case _:
             assert_never(action)
@@ -91,8 +117,10 @@ def settled_by_others(owed: Duty, snapshot: Snapshot, opened_at: float | None = 
     match owed.do:
         case StartVm(vm):
             return _vm_started(vm, snapshot, opened_at)
-        case StartService(manager, name):
-            return _service_active(manager, name, snapshot)
+        case StartService(manager, name, uid=uid):
+            return _service_active(manager, name, uid, snapshot)
+        case LoadDriver(boot_id=boot_id):
+            return _booted_since(boot_id, snapshot)
         case SetPersistence(uuid):
             return _persistence_on(uuid, snapshot)
         case ClearMarker(run):
@@ -121,14 +149,21 @@ def _good_start(task: Task) -> bool:
     return task.type in _STARTS and not task.running and (task.status == "OK" or task.status.startswith("WARNINGS"))
 
 
-def _service_active(manager: str, name: str, snapshot: Snapshot) -> str | None:
+def _booted_since(boot_id: str, snapshot: Snapshot) -> str | None:
+    """Whoever restarted the guest, its boot decides what is loaded."""
+    if not isinstance(snapshot.guest, Guest) or snapshot.guest.mark.boot_id == boot_id:
+        return None
+    return "the guest booted since then"
+
+
+def _service_active(manager: str, name: str, uid: int | None, snapshot: Snapshot) -> str | None:
     # Docker shows `running` until its stop is through, systemd says `deactivating`: only systemd's word is evidence.
-    if manager != "systemd" or not isinstance(snapshot.guest, Guest):
+    if not manager.startswith("systemd") or not isinstance(snapshot.guest, Guest):
         return None
     if not isinstance(snapshot.guest.services, Known):
         return None
     for service in snapshot.guest.services.value:
-        if (service.manager, service.name) == (manager, name) and service.state == "active":
+        if (service.manager, service.name, service.uid) == (manager, name, uid) and service.state == "active":
             return f"{name} is active again"
     return None
 

@@ -57,7 +57,7 @@ def test_no_consent_says_which_option_gives_it(cli: Cli, machines: Machines) -> 
     ran = cli("node-174", app=machines(**{"node-174": "orphaned"}))
     assert ran.code == 11 and "Next: gpu-recover node-174 --yes" in ran.out
     ran = cli("node-174", "--yes", app=machines(**{"node-174": "vram-held-until-power-cycle"}))
-    assert ran.code == 11 and "Next: gpu-recover node-174 --approve vm" in ran.out
+    assert ran.code == 11 and "Next: gpu-recover node-174 --approve guest" in ran.out
 
 
 def test_a_dry_run_shows_the_line_and_leaves_nothing(cli: Cli, machines: Machines, tmp_path: Path) -> None:
@@ -289,7 +289,7 @@ def test_only_yes_does_anything(tmp_path: Path, typed: str, code: int) -> None:
 def test_skip_goes_one_rung_up(tmp_path: Path) -> None:
     answers = iter(["s\n", "n\n"])
     code, shown = _at_terminal(["orphaned", str(tmp_path), "200", "node-174"], lambda seen: next(answers))
-    assert code == 11 and "skips end-workers" in shown and "power-cycle-vm (scope vm" in shown
+    assert code == 11 and "skips end-workers" in shown and "reboot-guest (scope guest" in shown
 
 
 def test_no_color_means_none(tmp_path: Path) -> None:

@@ -30,6 +30,17 @@ PLAYBOOK = Playbook(
         Rung("power-cycle-vm"),
     ),
 )
+FULL = replace(
+    PLAYBOOK,
+    name="every-rung",
+    rungs=(
+        Rung("stop-service"),
+        Rung("end-workers", attempts=2),
+        Rung("reset-gpu"),
+        Rung("reboot-guest"),
+        Rung("power-cycle-vm"),
+    ),
+)
 MOST_ENTRIES = 4000
 
 

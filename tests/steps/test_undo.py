@@ -35,6 +35,14 @@ ACTIONS = [
     a.StartVm(VM, 300),
     a.ResetVm(VM),
     a.AwaitBoot("", 8, 60.0),
+    a.RebootGuest("b1", 900.0),
+    a.RemoveLeftovers((a.MemoryObject("shm-file", "psm_1"),)),
+    a.WakeGpu("GPU-1", "bus"),
+    a.EndMpsClient("g", b.pid(10), b.pid(11)),
+    a.SuspendAutostart("systemd", "s.service", "enabled"),
+    a.RestoreAutostart("systemd", "s.service", "enabled"),
+    a.UnloadDriver(("nvidia_uvm", "nvidia"), "b1"),
+    a.LoadDriver(("nvidia", "nvidia_uvm"), "b1"),
 ]
 
 

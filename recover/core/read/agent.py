@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 from recover.core.clean import clean
-from recover.core.read import agent_gpus, agent_processes, procfs
+from recover.core.read import agent_gpus, agent_processes, agent_system, procfs
 from recover.core.read.report import Report
 from recover.core.read.rows import Row
 from recover.model.guest import Guest, GuestIdentity, Mark, Marker, Service
@@ -64,6 +64,10 @@ def read_guest(stdout: bytes) -> Guest | None:
         complete=report.one("end") is not None,
         gaps=tuple(dict.fromkeys([*report.gaps(), *more, *_gaps(report, hello)])),
         raw=tuple(report.raw),
+        boot=agent_system.boot(report),
+        mps=agent_system.mps(report),
+        stuck_fuse=agent_system.stuck_fuse(report),
+        modules=agent_system.modules(report),
     )
 
 

@@ -12,9 +12,14 @@ from recover.model.act import (
     AwaitBoot,
     AwaitGone,
     ClearMarker,
+    EndMpsClient,
+    LoadDriver,
     PlaceMarker,
+    RebootGuest,
+    RemoveLeftovers,
     ResetGpu,
     ResetVm,
+    RestoreAutostart,
     SetPersistence,
     ShutdownVm,
     Signal,
@@ -22,7 +27,10 @@ from recover.model.act import (
     StartVm,
     StopService,
     StopVm,
+    SuspendAutostart,
     SyncDisks,
+    UnloadDriver,
+    WakeGpu,
 )
 from recover.model.record import (
     Acted,
@@ -151,5 +159,36 @@ def action_words(action: Action) -> str:
             return f"reset VM {vm.vmid}"
         case AwaitBoot(gpus=gpus, deadline_s=seconds):
             return f"wait up to {span(seconds)} for a new boot with {gpus} GPUs"
+        case _:
+            return _guest_words(action)
+
+
+def _guest_words(
+    action: RebootGuest
+    | RemoveLeftovers
+    | WakeGpu
+    | EndMpsClient
+    | SuspendAutostart
+    | RestoreAutostart
+    | UnloadDriver
+    | LoadDriver,
+) -> str:
+    match action:
+        case RebootGuest():
+            return "ask the guest's own init to reboot"
+        case RemoveLeftovers(objects=objects):
+            return f"remove {len(objects)} memory objects of dead owners"
+        case WakeGpu(bus_id=bus_id):
+            return f"open and close a CUDA context on {bus_id}"
+        case EndMpsClient(client=client, server=server):
+            return f"ask MPS server {server.pid} to end its client {client.pid}"
+        case SuspendAutostart(name=name, manager=manager):
+            return f"keep {name} ({manager}) from starting at boot"
+        case RestoreAutostart(name=name, manager=manager, was=was):
+            return f"let {name} ({manager}) start at boot again: {was}"
+        case UnloadDriver(modules=modules):
+            return f"unload {', '.join(modules)}"
+        case LoadDriver(modules=modules):
+            return f"load {', '.join(modules)}"
         case _:
             assert_never(action)

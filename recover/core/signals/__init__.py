@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from recover.core.look import Look, Signs
-from recover.core.signals import driver, hypervisor, memory, processes, server
+from recover.core.signals import driver, hypervisor, memory, processes, reboot, server
 
 SIGNALS: tuple[Callable[[Look], Signs], ...] = (
     hypervisor.vm_state,
     hypervisor.mute_guest,
+    reboot.reboot_hangs,
     driver.driver_state,
     driver.kernel_lockup,
     driver.gpu_condition,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeGuard, assert_never, get_args
 
 from recover.core.clean import clean
 from recover.core.read.agent import parse_lines
@@ -14,28 +14,51 @@ from recover.model.act import (
     Action,
     AwaitGone,
     ClearMarker,
+    EndMpsClient,
+    LoadDriver,
+    MemoryObject,
     Outcome,
     PlaceMarker,
+    RebootGuest,
+    RemoveLeftovers,
     ResetGpu,
+    RestoreAutostart,
     SetPersistence,
     Signal,
     StartService,
     StopService,
+    SuspendAutostart,
     SyncDisks,
+    UnloadDriver,
+    WakeGpu,
 )
 from recover.model.contact import Broken
 from recover.model.process import ProcessId
 
-GuestAction = (
+_First = (
     StopService | StartService | Signal | AwaitGone | SetPersistence | ResetGpu | PlaceMarker | ClearMarker | SyncDisks
 )
-GUEST_ACTIONS = (
-    StopService, StartService, Signal, AwaitGone, SetPersistence, ResetGpu, PlaceMarker, ClearMarker, SyncDisks,
-)  # fmt: skip
+_Second = (
+    RebootGuest
+    | RemoveLeftovers
+    | WakeGpu
+    | EndMpsClient
+    | SuspendAutostart
+    | RestoreAutostart
+    | UnloadDriver
+    | LoadDriver
+)
+GuestAction = _First | _Second
+GUEST_ACTIONS = (*get_args(_First), *get_args(_Second))
 _SHORT_S = 30.0  # acts without a deadline of their own
 _SLACK_S = 15.0  # for connecting and for the agent's last word after its own deadline
 # Repeating these after an unclear end does no harm: each is an ensure verb that looks first.
-_HARMLESS = (AwaitGone, PlaceMarker, ClearMarker, SyncDisks)
+_HARMLESS = (AwaitGone, PlaceMarker, ClearMarker, SyncDisks, RemoveLeftovers, SuspendAutostart, RestoreAutostart)
+_ASKING_S = 60.0
+
+
+def _in_guest(action: Action) -> TypeGuard[GuestAction]:
+    return isinstance(action, GUEST_ACTIONS)
 
 
 class GuestActuator:
@@ -46,7 +69,7 @@ class GuestActuator:
         self._protect = tuple(protect)
 
     def perform(self, action: Action) -> Outcome:
-        if not isinstance(action, GUEST_ACTIONS):
+        if not _in_guest(action):
             return Outcome(ok=False, detail=f"{type(action).__name__} is not done inside the guest", changed=False)
         request, seconds = request_of(action)
         request["protect_pids"] = self._protect
@@ -57,10 +80,10 @@ class GuestActuator:
 def request_of(action: GuestAction) -> tuple[dict[str, Any], float]:
     """The agent's request and the act's own deadline."""
     match action:
-        case StopService(manager, name, deadline_s):
-            return _service("stop_service", manager, name, deadline_s)
-        case StartService(manager, name, deadline_s):
-            return _service("start_service", manager, name, deadline_s)
+        case StopService(manager, name, deadline_s, _, uid):
+            return _service("stop_service", manager, name, uid, deadline_s)
+        case StartService(manager, name, deadline_s, _, uid):
+            return _service("start_service", manager, name, uid, deadline_s)
         case Signal(_, members, signal, descendants):
             what = {"do": "signal", "signal": signal, "descendants": descendants}
             return {**what, "members": _members(members)}, _SHORT_S
@@ -78,11 +101,46 @@ def request_of(action: GuestAction) -> tuple[dict[str, Any], float]:
             return {"do": "clear_marker", "run": run}, _SHORT_S
         case SyncDisks(deadline_s):
             return {"do": "sync", "deadline": deadline_s}, deadline_s
+        case _:
+            return _more(action)
 
 
-def _service(verb: str, manager: str, name: str, deadline_s: float) -> tuple[dict[str, Any], float]:
+def _more(action: _Second) -> tuple[dict[str, Any], float]:
+    match action:
+        case RebootGuest(boot_id):
+            return {"do": "reboot", "boot_id": boot_id, "deadline": _ASKING_S}, _ASKING_S
+        case RemoveLeftovers(objects, deadline_s):
+            return {
+                "do": "remove_leftovers",
+                "objects": [_object(o) for o in objects],
+                "deadline": deadline_s,
+            }, deadline_s
+        case WakeGpu(uuid, bus_id, deadline_s):
+            return {"do": "wake_gpu", "uuid": uuid, "bus_id": bus_id, "deadline": deadline_s}, deadline_s
+        case EndMpsClient(_, server, client, deadline_s):
+            who = {"server": _members([server])[0], "members": _members([client])}
+            return {"do": "end_mps_client", **who, "deadline": deadline_s}, deadline_s
+        case SuspendAutostart(manager, name, was, uid) | RestoreAutostart(manager, name, was, uid):
+            verb = "suspend_autostart" if isinstance(action, SuspendAutostart) else "restore_autostart"
+            what = {"manager": manager, "name": name, "was": was, "uid": uid}
+            return {"do": verb, **what, "deadline": _ASKING_S}, _ASKING_S
+        case UnloadDriver(modules, boot_id, deadline_s):
+            return {"do": "unload_driver", "modules": modules, "boot_id": boot_id, "deadline": deadline_s}, deadline_s
+        case LoadDriver(modules, _, deadline_s):
+            return {"do": "load_driver", "modules": modules, "deadline": deadline_s}, deadline_s
+        case _:
+            assert_never(action)
+
+
+def _object(one: MemoryObject) -> dict[str, Any]:
+    return {"kind": one.kind, "name": one.name, "folder": one.folder, "inode": one.inode, "pid": one.owner_pid,
+            "mtime": one.mtime_s, "mib": one.size_mib}  # fmt: skip
+
+
+def _service(verb: str, manager: str, name: str, uid: int | None, deadline_s: float) -> tuple[dict[str, Any], float]:
     # The agent reads the state back after its deadline: at most 20 s more.
-    return {"do": verb, "manager": manager, "name": name, "deadline": deadline_s}, deadline_s + 20.0
+    what = {"do": verb, "manager": manager, "name": name, "uid": uid, "deadline": deadline_s}
+    return what, deadline_s + 20.0
 
 
 def _members(members: Iterable[ProcessId]) -> list[tuple[str, int, int]]:
