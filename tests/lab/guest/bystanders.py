@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+import termios
 import time
 from typing import Any
 
@@ -28,6 +30,8 @@ CGROUPS = {
     "gpu-job": "user.slice/user-1000.slice/session-8.scope",
     "backup": "system.slice/borg.service",
 }
+COMMS = {"login-shell": b"bash", "tmux": b"tmux: server"}  # as the real ones have it
+ON_A_TERMINAL = {"login-shell", "editor"}
 HOSTILE = 'evil \x1b[2J\x1b]0;owned\x07 $(touch /tmp/pwned)\n\'; rm -rf "$HOME" `id` sglang::scheduler_TP9'
 
 
@@ -42,6 +46,13 @@ def start(spec: dict[str, Any], cgroups: Any) -> int:
     )
 
 
+def _terminal() -> list[int]:
+    """A controlling terminal of its own, as a login has."""
+    master, slave = os.openpty()
+    fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+    return [master, slave]
+
+
 def _live(spec: dict[str, Any]) -> None:
     kind = spec["kind"]
     os.setsid()
@@ -54,10 +65,12 @@ def _live(spec: dict[str, Any]) -> None:
     keep = []
     for name in [*(["nvidiactl"] if gpus else []), *(f"nvidia{gpu}" for gpu in gpus)]:
         keep.append(os.open(f"/dev/{name}", os.O_RDWR))
+    if kind in ON_A_TERMINAL:
+        keep += _terminal()
     if spec.get("uid"):
         os.setgid(int(spec["uid"]))
     set_title(title)
-    set_comm(os.path.basename(title.split(" ")[0].rstrip(":")).encode("utf-8", "replace"))
+    set_comm(COMMS.get(kind, os.path.basename(title.split(" ")[0].rstrip(":")).encode("utf-8", "replace")))
     row = {
         "pid": os.getpid(),
         "start": start_time("self"),
