@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from recover.core.budget.launch import from_argv
 from recover.core.budget.model import Problem
-from recover.core.budget.preflight_report import records
+from recover.core.budget.preflight import Preflight, one
+from recover.core.budget.preflight_report import gathered, records, wanted
 from recover.core.clean import clean
 from recover.core.read.agent import parse_lines
 from recover.core.read.report import Report
@@ -49,6 +51,17 @@ def question(shell: Shell, request: dict[str, object], seconds: float = ASK_S) -
         )
     last = said.stderr.decode("utf-8", "replace").strip().splitlines()[-1:] or [""]
     raise Problem(f"{shell.where}: the agent said nothing (exit {said.code}) {clean(last[0], 200)}".rstrip())
+
+
+def check(shell: Shell, argv: Sequence[str], seconds: float = ASK_S) -> Preflight | None:
+    """A server's own command judged on its machine, as before it is started again; None for words that start none.
+    Raises Problem when the machine gives no answer."""
+    launch = from_argv(argv)
+    if launch is None:
+        return None
+    found = gathered(question(shell, wanted(launch), seconds))
+    known = found.installed.version if found.installed is not None else None
+    return one(from_argv(argv, files=dict(found.files), version=known) or launch, found)
 
 
 # --- facts as files -----------------------------------------------------------------------------------------------

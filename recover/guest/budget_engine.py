@@ -81,7 +81,9 @@ def find_engine(request: "dict[str, Any]", where: "Optional[str]", mentions: "Op
         return
     origin = str(said.get("origin") or "")
     if not origin:
-        gap("budget-engine", "absent", "%s is not installed for %s (%s)" % (engine, python, said.get("trouble") or how))
+        trouble = " (%s)" % said["trouble"] if said.get("trouble") else ""
+        hint = "name the interpreter by its whole path"
+        gap("budget-engine", "absent", "%s is not installed for %s%s: %s" % (engine, python, trouble, hint))
         return
     said["version"] = said.get("version") or _own_version(origin)
     said.update(engine=engine, how=how, install=_kind(said, origin), commit=_commit(origin), asked=python)

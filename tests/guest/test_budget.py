@@ -14,10 +14,11 @@ from recover.cli.main import COMMANDS
 from recover.cli.main import run as command_line
 from recover.core.budget.model import Problem
 from recover.core.budget.preflight_report import gathered
-from recover.edge.preflight import follow, load_facts, question, save_facts
+from recover.edge.preflight import check, follow, load_facts, question, save_facts
 from recover.edge.shell.local import LocalShell
 from recover.model.reading import Known
 from tests.core.budget.wheels import sources
+from tests.edge.shell.conftest import sshd_in
 from tests.guest.conftest import pythons
 
 GIB = 1 << 30
@@ -337,3 +338,39 @@ def test_facts_files_that_are_none_are_refused_with_the_place(tmp_path):
             load_facts(str(bad))
     with pytest.raises(Problem, match="No such file"):
         load_facts(str(tmp_path / "none"))
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    """A target behind a real sshd, as the configuration names it."""
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    server = sshd_in(tmp_path / "sshd")
+    config = tmp_path / "config.toml"
+    config.write_text(
+        f'[ssh]\nuser = "root"\nport = {server.port}\nidentity_file = "{server.user_key}"\n'
+        f'known_hosts = "{server.known_hosts}"\n[targets.node-174]\naddress = "127.0.0.1"\n'
+    )
+    yield ["--config", str(config), "--state-dir", str(tmp_path / "state"), "node-174"]
+    server.stop()
+
+
+def test_a_target_is_asked_over_ssh_and_its_log_followed_there(node, incident, capsys, tmp_path):
+    log = tmp_path / "server.log"
+    log.write_text("[x TP1] Allocating 99.00 GB host memory for hierarchical KV cache.\n")
+    assert preflight(*node, "--follow", str(log), "--", *launch(incident, 100_000)) == 1
+    said = capsys.readouterr()
+    assert "proved: GB (1e9) per rank, sglang/srt/mem_cache/memory_pool_host.py:159" in said.out
+    assert "will not fit: TP1: 99.0 GB" in said.err
+
+
+def test_a_target_that_does_not_answer_is_an_error_and_no_verdict(node, capsys, tmp_path):
+    config = tmp_path / "config.toml"
+    config.write_text(config.read_text().replace("port = ", "port = 1 # "))
+    assert preflight(*node, "--", "vllm", "serve", "m") == 2
+    assert "refused" in capsys.readouterr().err
+
+
+def test_a_servers_own_command_is_checked_before_it_is_started_again(incident):
+    result = check(LocalShell(), launch(incident, 100_000))
+    assert result is not None and result.exit_code == 1 and result.proofs[0].proved
+    assert check(LocalShell(), ["sleep", "9"]) is None
