@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from recover.core.read.bare import read_bare
-from recover.edge.probe import GuestProbe, ProbeSettings, _pynvml, command, payload
+from recover.edge.probe import GuestProbe, ProbeSettings, _modules, _needed, _pynvml, command, payload, slim
 from recover.edge.shell.local import LocalShell
 from recover.guest import system
 from recover.model.contact import Broken, Failure, Ran
@@ -84,6 +84,28 @@ def test_the_payload_tells_its_length_and_pynvml_is_whole():
     assert payload() is payload()
     assert _pynvml().startswith("#####\n# Copyright (c)")
     assert command()[:2] == ["sh", "-c"]
+
+
+@pytest.mark.parametrize("name", sorted(_needed(_modules())))
+def test_what_travels_is_the_same_program(name):
+    """Nothing but docstrings, comments and the blocks of type checkers is left behind."""
+
+    class Bare(ast.NodeTransformer):
+        def visit(self, node):
+            self.generic_visit(node)
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+                node.body = [part for part in node.body if not self._for_people(part)]
+            return node
+
+        @staticmethod
+        def _for_people(part):
+            if isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant):
+                return isinstance(part.value.value, str)
+            return isinstance(part, ast.If) and ast.unparse(part.test) == "TYPE_CHECKING"
+
+    whole, sent = (ast.parse(text) for text in (_modules()[name], slim(_modules()[name])))
+    assert ast.dump(Bare().visit(whole)) == ast.dump(sent)
+    compile(sent, name, "exec")
 
 
 def test_the_agent_imports_nothing_of_the_package():

@@ -11,10 +11,10 @@ HERE = "127.0.0.1"
 
 
 class Relay:
-    """Listens on a port of its own and passes everything on to `port`. `close` ends its threads and connections."""
+    """Listens on a port of its own and passes everything on to `port` of `host`. `close` ends its threads and connections."""
 
-    def __init__(self, port: int) -> None:
-        self._to = port
+    def __init__(self, port: int, host: str = HERE) -> None:
+        self._to = (host, port)
         self._lock = threading.Lock()
         self._open: list[socket.socket] = []
         self._count = 0
@@ -37,7 +37,7 @@ class Relay:
         with contextlib.suppress(OSError):
             while True:
                 near, _ = self._server.accept()
-                far = socket.create_connection((HERE, self._to))
+                far = socket.create_connection(self._to)
                 self._open += [near, far]
                 for one, other in ((near, far), (far, near)):
                     threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
