@@ -102,8 +102,8 @@ def api(lab: Lab, method: str, path: str, limit_s: float = 30.0) -> Any:
 # ---------------------------------------------------------------------------------------------- up and down
 
 
-@pytest.mark.parametrize("name", scenario.names())
-def test_every_scenario_comes_up_and_leaves_nothing(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["healthy-serving", "docker-owned", "guest-mute"])
+def test_a_lab_comes_up_and_leaves_nothing(name: str, tmp_path: Path) -> None:
     lab = Lab.up(name, tmp_path / "lab")
     try:
         state = lab.state()

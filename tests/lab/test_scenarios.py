@@ -90,6 +90,7 @@ def _figures(report: dict[str, Any], before: dict[str, Any], after: dict[str, An
 def table(name: str, folder: Path) -> Iterator[Table]:
     data = scenario.load(name)
     with Lab.up(name, folder, idle=True) as lab:
+        cgroup = Path(lab.data()["cgroup"])
         if data["run"]["baseline"]:
             words = lab.tool()
             saved = subprocess.run(
@@ -98,7 +99,11 @@ def table(name: str, folder: Path) -> Iterator[Table]:
             )  # fmt: skip
             assert saved.returncode == 0, saved.stderr + saved.stdout
         lab.activate()
-        yield Table(lab, data, scenario.expected(name), lab.state())
+        before = lab.state()
+        assert before["trouble"] == []
+        assert not any("error" in event for event in before["events"])
+        yield Table(lab, data, scenario.expected(name), before)
+    assert not cgroup.exists(), "the lab left something running"
 
 
 def until(said: str, true: Callable[[], bool], limit_s: float = 90.0) -> None:
