@@ -217,6 +217,14 @@ FAULTS: dict[str, Fault] = {
             ram_cure=Scope.GUEST,
             inhibitor="unattended-upgrades",
         ),
+        Fault("leftovers", "64 GiB of shared memory of a dead server.", workers="none", leftovers=64 * GIB),
+        Fault(
+            "leftovers-in-use",
+            "They are opened again between the look and the act.",
+            workers="none",
+            leftovers=64 * GIB,
+            leftovers_open=True,
+        ),
         Fault("old-xid", "An Xid 79 from an earlier day; all is well now.", workers="healthy", old_xid=79),
     )
 }

@@ -6,7 +6,7 @@ The answer is one line `done` with ok, changed, clear (False: it may or may not 
 import os
 import time
 
-from recover.guest import child, kill, marker, reset, restart, units
+from recover.guest import child, kill, leftovers, marker, reset, restart, units
 from recover.guest.wire import Limit, emit
 
 TYPE_CHECKING = False
@@ -39,6 +39,7 @@ ACTS = {
     "place_marker": marker.place,
     "clear_marker": marker.clear,
     "sync": sync,
+    "remove_leftovers": leftovers.remove,
     "reboot": restart.reboot,
     "dump": _dump,
 }  # type: dict[str, Callable[[dict[str, Any]], dict[str, Any]]]

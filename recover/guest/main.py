@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 
-from recover.guest import child, deep, gpus, health, marker, procs, restart, services, system, wire
+from recover.guest import child, deep, gpus, health, leftovers, marker, procs, restart, services, system, wire
 from recover.guest.wire import Limit, emit, gap, guarded
 
 TYPE_CHECKING = False
@@ -67,6 +67,7 @@ def look(request: "dict[str, Any]") -> None:
     guarded("driver-files", system.driver_files)
     pci = guarded("pci", system.pci_gpus) or []
     guarded("leftovers", system.leftovers)
+    guarded("fuse", leftovers.stuck_fuse)
     found = guarded("process-files", deep.scan, rows, deep.Nodes(pci), limit.within(_DEEP_S)) or {}
     cgroups = {rows[pid]["cgroup"] for pid in deep.holders(found) if pid in rows}
     guarded("services", services.look, request.get("services") or (), sorted(cgroups), limit)

@@ -213,7 +213,7 @@ def leftovers() -> None:
         field = line.split()
         if len(field) >= 14 and field[1].isdigit():
             item = {"kind": "sysv", "name": field[1], "kib": int(field[3]) // 1024, "pid": int(field[4])}
-            item.update(attached=int(field[6]), inode=0, mtime=0.0)
+            item.update(attached=int(field[6]), last=int(field[5]), inode=0, mtime=0.0)
             found.append(item)
     emit("leftovers", list=found)
 

@@ -36,6 +36,7 @@ FULL = replace(
     rungs=(
         Rung("stop-service"),
         Rung("end-workers", attempts=2),
+        Rung("release-leftovers"),
         Rung("reset-gpu"),
         Rung("reboot-guest"),
         Rung("power-cycle-vm"),

@@ -113,7 +113,9 @@ def leftovers(report: Report, found: Reading[tuple[Process, ...]]) -> Reading[tu
         return report.missing("leftovers")
     alive = None
     if isinstance(found, Known):
-        alive = {p.pid for p in found.value if not p.plain_zombie}
+        living = [p for p in found.value if not p.plain_zombie]
+        # A name that was given in a container carries the pid that its owner has there.
+        alive = {p.pid for p in living} | {pid for p in living for pid in p.ns_pids}
     inodes: set[int] = set()
     names: set[str] = set()
     for item in report.table("deep"):
@@ -138,13 +140,15 @@ def _leftover(item: Row, alive: set[int] | None, inodes: set[int], names: set[st
         mapped = item.number("attached") > 0
     elif not mapped and not sure:
         mapped = None
+    owner_alive = None if owner is None or alive is None else bool(alive & {owner, item.number("last")})
     return Leftover(
         kind=kind,
         name=name,
         size_mib=item.number("kib") // 1024,
         owner_pid=owner,
-        owner_alive=None if owner is None or alive is None else owner in alive,
+        owner_alive=owner_alive,
         mapped=mapped,
         inode=item.number("inode"),
         mtime_s=item.real("mtime"),
+        folder=item.text("folder", "/dev/shm", 500),
     )

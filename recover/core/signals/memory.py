@@ -11,10 +11,10 @@ from recover.core.groups import in_container, uuid_of
 from recover.core.look import Gap, Look, Signs, gib, on_gpu, watch
 from recover.core.ram import free_enough, ram_expected, unowned, unowned_limit
 from recover.model.gpu import Condition, Gpu
-from recover.model.memory import Leftover
 from recover.model.process import Health
 from recover.model.reading import Known
 from recover.model.verdict import Finding, Scope
+from recover.steps.leftovers import abandoned, known_name
 
 QUANTUM_MIB = 64
 CONTEXT_MIB = 1024  # what a process's context may take beyond its row
@@ -103,17 +103,13 @@ def leftovers(look: Look) -> Signs:
     guest = look.guest
     if guest is None or not isinstance(guest.leftovers, Known) or look.broken:
         return
-    dead = [item for item in guest.leftovers.value if _abandoned(item)]
+    dead = [item for item in guest.leftovers.value if known_name(item) and abandoned(item)]
     size = sum(item.size_mib for item in dead)
     if size >= LEFTOVER_MIB:
         names = tuple(f"{item.name} {gib(item.size_mib)}" for item in sorted(dead, key=lambda i: -i.size_mib)[:5])
         says = f"{len(dead)} shared memory objects of dead owners hold {gib(size)}"
         finding = Finding("leftover-memory", says, Scope.PROCESS, None, names)
         yield watch("ram:leftovers", size, QUANTUM_MIB, look.limits.ripens_s, finding)
-
-
-def _abandoned(item: Leftover) -> bool:
-    return item.mapped is False and item.owner_alive is not True
 
 
 def unowned_ram(look: Look) -> Signs:

@@ -9,6 +9,7 @@ from recover.core.kinship import holds_gpu
 from recover.core.look import Gap, Look, Signs, Watch, watch
 from recover.model.process import Process
 from recover.model.verdict import Finding, Scope
+from recover.steps.leftovers import fuse_words
 
 # Names of functions in which tasks of network and user-space file systems wait for their server.
 STORAGE = re.compile(
@@ -80,7 +81,7 @@ def storage_hang(look: Look) -> Signs:
             f"pid {process.pid} ({process.comm}) waits for storage that does not answer{_where(process)}",
             None,
             group.key,
-            (_words(process),),
+            (_words(process), *(fuse_words(look.guest.stuck_fuse) if look.guest is not None else ())),
         )
         yield _doubted(
             look, watch(f"storage:{process.id}", -process.cpu_ticks, _TICKS_QUANTUM, look.limits.ripens_s, finding)
