@@ -179,7 +179,7 @@ def _stalls(lines: tuple[Line, ...], claimed: frozenset[int]) -> tuple[list[Told
     for at, line in enumerate(lines):
         if line.typed or line.number in claimed:
             continue
-        hung = _HUNG.search(line.text) if "blocked for more than" in line.after else None
+        hung = _hung_head(lines, at)
         if hung is not None:
             found.append(_hung(hung, line, _trace(lines, at)))
             used.add(line.number)
@@ -187,6 +187,15 @@ def _stalls(lines: tuple[Line, ...], claimed: frozenset[int]) -> tuple[list[Told
             found.append(_locked(line, _trace(lines, at)))
             used.add(line.number)
     return found, frozenset(used)
+
+
+def _hung_head(lines: tuple[Line, ...], at: int) -> re.Match[str] | None:
+    text = lines[at].text
+    if "blocked for more than" in text and (own := _HUNG.search(text)):
+        return own
+    if "INFO: task " not in text:
+        return None
+    return next((match for whole in continued(lines, at) if (match := _HUNG.search(whole))), None)
 
 
 def _trace(lines: tuple[Line, ...], at: int) -> list[str]:

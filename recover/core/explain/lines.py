@@ -45,12 +45,12 @@ _WORDS = (
     "apt awk bash cat cd chmod clear cp crictl ctr curl cut date dd df dmesg docker du echo egrep env exit export "
     "fgrep find for free fuser gpustat grep ha-manager head history htop if ip journalctl kill killall kubectl "
     "less ls lsmod lsof lspci lxc-stop make modprobe more mount mv nano nvidia-smi nvitop pct pgrep ping pip "
-    "pkill podman ps pvecm pvesh pveum py-spy python python3 qm ray reboot rm rmmod screen scontrol sed service "
+    "pkill podman ps pvecm pvesh pveum py-spy python python3 qm ray reboot rm rmmod screen scontrol sed  "
     "sglang sh shutdown sinfo sleep sort squeue ssh strace su sudo systemctl tail tee test time timeout tmux top "
     "touch uname uniq uptime vi vim vllm watch wc wget while who xargs zcat zgrep"
 )
 _COMMANDS = frozenset(_WORDS.split())
-_QUOTED = re.compile(r"^\s*(?:>\s?)+(?=\S)")
+_QUOTED = re.compile(r"^\s*(?:> ?)+\s*(?=\S)")
 # What stands before a line and says nothing of it, taken off one after the other until nothing more fits.
 _BEFORE = tuple(
     re.compile(pattern)
@@ -63,6 +63,9 @@ _BEFORE = tuple(
         r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\] ?",
         r"\[ *[TC]\d{1,9}\] ?",
         r"kernel: ",
+        r"[a-z0-9][\w.-]{0,60}-\d{1,3} +\| ",  # docker compose
+        r"(?:/?[\w./-]{1,200}\.(?:log|txt)(?:\.\d{1,3})?:)?\d{1,7}:(?![0-9a-fA-F]{2}[:.])\s*",  # grep -n
+        r"/?[\w./-]{1,200}/(?:[\w.-]+\.log|syslog|messages)(?:\.\d{1,3})?:",
     )
 )
 _TAG = re.compile(r"[\w.-]{1,64} [A-Za-z][\w./@()-]{0,60}(?:\[\d{1,10}\])?: ")

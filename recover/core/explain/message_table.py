@@ -25,7 +25,10 @@ class By(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Fits a line with one of `needles` if `pattern` is found there, or if the line is nothing but a needle."""
+    """Fits a line with one of `needles` if `pattern` is found there; `alone`: also a line that is nothing but a needle.
+
+    `unless`: words in it, or in the line after it, that say otherwise.
+    """
 
     signal: str
     cure: Scope | None
@@ -36,11 +39,12 @@ class Message:
     fact: str
     note: bool = False
     unless: re.Pattern[str] | None = None
+    alone: bool = False
 
 
 def _m(
     signal: str, cure: Scope | None, by: By, needles: tuple[str, ...] | str, pattern: str, says: str, fact: str,
-    *, note: bool = False, unless: str = "",
+    *, note: bool = False, unless: str = "", alone: bool = False,
 ) -> Message:  # fmt: skip
     return Message(
         signal,
@@ -52,6 +56,7 @@ def _m(
         fact,
         note,
         re.compile(unless) if unless else None,
+        alone,
     )
 
 
@@ -64,7 +69,7 @@ MESSAGES: tuple[Message, ...] = (
     # ------------------------------------------------------------------------------- the GPU and its bus
     _m("gpu-lost", _VM, By.DEVICE, "Unable to determine the device handle", r"Unable to determine the device handle for (?:GPU|gpu)?",
        "nvidia-smi cannot reach this GPU: it is lost",
-       "a lost GPU answers no reset from inside the guest; stopping and starting the VM resets it on the host (NVSentinel issue 1494)"),
+       "a lost GPU answers no reset from inside the guest; stopping and starting the VM resets it on the host (NVSentinel issue 1494)", alone=True),
     _m("gpu-lost", _VM, By.DEVICE, ("has fallen off the bus", "fallen off the bus and is not responding"), r"(?:GPU|NVRM|NVIDIA).*fallen off the bus",
        "a GPU has fallen off its bus",
        "it no longer answers on PCIe: no reset from inside reaches it (Xid 79 of NVIDIA's catalogue; open-gpu-kernel-modules issue 1151)"),
@@ -88,7 +93,7 @@ MESSAGES: tuple[Message, ...] = (
        "if its reset hangs on the same lock, the VM's stop and start is next (open-gpu-kernel-modules issue 1134)"),
     _m("reset-required", _GPU, By.TEXT, ("busy or unavailable", "cudaErrorDevicesUnavailable", "CUDA_ERROR_DEVICE_UNAVAILABLE"), r"CUDA.*busy or unavailable|cudaErrorDevicesUnavailable|CUDA_ERROR_DEVICE_UNAVAILABLE",
        "CUDA gets no context: the GPU waits for a reset, or MPS or exclusive mode keeps others out",
-       "new contexts on a GPU that is marked for reset fail so (sichek pull request 121)"),
+       "new contexts on a GPU that is marked for reset fail so (sichek pull request 121)", alone=True),
     _m("reset-required", _GPU, By.TEXT, ("uncorrectable ECC error encountered", "CUDA_ERROR_ECC_UNCORRECTABLE", "cudaErrorECCUncorrectable"), "",
        "CUDA met an uncorrectable memory error",
        "NVIDIA's catalogue, Xid 48: reset the GPU before it is used again"),
@@ -106,7 +111,7 @@ MESSAGES: tuple[Message, ...] = (
        "open-gpu-kernel-modules nv.c: the probe of every device failed"),
     _m("gpu-init-failed", _VM, By.DEVICE, "nvidia: probe of ", r"nvidia: probe of \S+ failed with error",
        "the driver's probe of this GPU failed",
-       "open-gpu-kernel-modules nv-pci.c: the lines before say why"),
+       "open-gpu-kernel-modules nv-pci.c: the lines before say why", alone=True),
     _m("gpu-fails", _VM, By.TEXT, ("Error while waiting for GPU progress", "Failed to query display engine channel state", "Lost display notification"), r"nvidia-modeset",
        "nvidia-modeset waits for a GPU that makes no progress; unloading the driver would hang too",
        "the display driver's wait has no end (open-gpu-kernel-modules pull request 1252): do not unload, restart the VM"),
@@ -115,14 +120,17 @@ MESSAGES: tuple[Message, ...] = (
        "Linux AER: a fatal error leaves the link unreliable until it is reset"),
     _m("device-in-use", _PROCESS, By.DEVICE, "Attempting to remove device", r"Attempting to remove device .*non-zero usage count",
        "a GPU was to be removed while it is in use: that waits until the last holder is gone",
-       "open-gpu-kernel-modules nv-pci.c loops until the last file is closed; end the holders, do not force it"),
+       "open-gpu-kernel-modules nv-pci.c loops until the last file is closed; end the holders, do not force it", alone=True),
     _m("nvml-hang", _VM, By.TEXT, "nvidia_dev_put_uuid", r"WARNING: .*nvidia_dev_put_uuid",
        "the driver lost count of a GPU's users: every later question to it hangs",
        "the GPU's lock is orphaned (open-gpu-kernel-modules issue 1333)"),
+    _m("recovery-action", _GUEST, By.TEXT, "uvm encountered global fatal error", "",
+       "nvidia_uvm met a fatal error and asks for a reboot of this machine",
+       "open-gpu-kernel-modules uvm_global.c: requiring os reboot to recover"),
     # ------------------------------------------------------------------------------- reset inside the guest
     _m("reset-unsupported", _VM, By.DEVICE, "Resetting GPU", r"Resetting GPU .*is not supported",
        "this GPU can't be reset from here: in a guest the hypervisor does not allow it",
-       "NVIDIA's MIG guide: restart the virtual machine instead"),
+       "NVIDIA's MIG guide: restart the virtual machine instead", alone=True),
     _m("reset-refused", _GPU, By.DEVICE, "In use by another client", "",
        "the GPU was not reset: something holds it, be it a daemon, persistence mode or nvidia_drm",
        "persistence off for this GPU, then reset, then on again (NVSentinel issue 1690); monitors and nvidia_drm hold it too"),
@@ -131,7 +139,7 @@ MESSAGES: tuple[Message, ...] = (
        "end or stop what holds it, then reset (gpu-operator issue 118)"),
     _m("reset-refused", _GPU, By.DEVICE, "could not be reset", r"GPUs? .*could not be reset",
        "the GPU was not reset",
-       "a holder, persistence mode or a missing NVLink peer (nvidia-smi manual)"),
+       "a holder, persistence mode or a missing NVLink peer (nvidia-smi manual)", alone=True),
     # ------------------------------------------------------------------------------- the driver as a whole
     _m("container-lost-gpus", _PROCESS, By.TEXT, "Failed to initialize NVML: Unknown Error", "",
        "NVML says unknown error: a container has lost its device permissions, if the host's own nvidia-smi is well",
@@ -155,13 +163,13 @@ MESSAGES: tuple[Message, ...] = (
        "the NVLink fabric is not ready yet: wait, up to 10 minutes after a start; then look at the fabric manager",
        "CUDA error 802: 120 s were too short, 600 s were enough (nvrc issue 159)"),
     # ------------------------------------------------------------------------------- processes the kernel keeps
-    _m("unkillable-process", _GUEST, By.TEXT, "Processes still around after", r"Processes still around after (?:final )?SIGKILL",
+    _m("unkillable-process", _GUEST, By.PROCESS, "Processes still around after", r"Processes still around after (?:final )?SIGKILL",
        "processes survived SIGKILL: the kernel keeps them",
        "systemd gave up on the unit; only a new kernel ends such tasks (ollama issue 3489)"),
-    _m("unkillable-process", _GUEST, By.TEXT, ("is zombie and can not be killed", "did not receive an exit event"), "",
+    _m("unkillable-process", _GUEST, By.PROCESS, ("is zombie and can not be killed", "did not receive an exit event"), "",
        "docker cannot end the container: the kernel keeps one of its processes",
        "killing it again does nothing; its machine must be restarted (vllm issue 25127)"),
-    _m("unkillable-process", _GUEST, By.TEXT, "DUE TO JOB NOT ENDING WITH SIGNALS", "",
+    _m("unkillable-process", _GUEST, By.PROCESS, "DUE TO JOB NOT ENDING WITH SIGNALS", "",
        "Slurm could not end a job: the kernel keeps one of its processes",
        "slurmd's step daemon gave up after UnkillableStepTimeout"),
     # ------------------------------------------------------------------------------- memory
@@ -196,13 +204,16 @@ MESSAGES: tuple[Message, ...] = (
     _m("fabric-not-ready", _GPU, By.TEXT, "nvls.cc", r"NCCL WARN Cuda failure",
        "NVLink SHARP can't be set up: the fabric manager was restarted without a reset of the GPUs",
        "reset all GPUs between the fabric manager's stop and start (nccl issue 1488)"),
-    _m("program-fault", _PROCESS, By.TEXT, ("an illegal memory access was encountered", "unspecified launch failure", "device-side assert triggered"), r"CUDA|cuda",
+    _m("reset-required", _GPU, By.TEXT, ("uncorrectable NVLink error detected", "cudaErrorNvlinkUncorrectable"), "",
+       "CUDA met an uncorrectable NVLink error",
+       "NVIDIA's catalogue, Xid 74: a reset of the GPU clears it"),
+    _m("program-fault", _PROCESS, By.TEXT, ("an illegal memory access was encountered", "unspecified launch failure", "device-side assert triggered", "an illegal instruction was encountered", "misaligned address", "the launch timed out and was terminated"), r"CUDA|cuda",
        "a CUDA program failed and its context is dead: only its own end frees what it holds",
        "CUDA: after such an error no call of the process works any more"),
     # ------------------------------------------------------------------------------- the host's device
     _m("reset-gave-up", None, By.DEVICE, ("; giving up",), r"not ready \d+ms after [^;]*; giving up",
        "the device did not come back from its reset: no step from here helps, cut its power",
-       "Linux drivers/pci/pci.c gives up after 65 s (legacy-rocm-build issue 3414)"),
+       "Linux drivers/pci/pci.c gives up after 65 s (legacy-rocm-build issue 3414)", alone=True),
     _m("reset-waiting", None, By.DEVICE, ("ms after FLR; waiting", "ms after bus reset; waiting", "ms after resume; waiting"), r"ms after [^;]*; waiting",
        "the device has not come back from its reset yet: wait up to 70 s, start nothing meanwhile",
        "Linux drivers/pci/pci.c: waiting means still trying, giving up is the end"),
@@ -256,7 +267,7 @@ MESSAGES: tuple[Message, ...] = (
     _m("no-host-memory", None, By.TEXT, "Cannot allocate memory", r"kvm.*Cannot allocate memory|unable to map backing store",
        "the node has not enough free memory for the guest", "QEMU: the guest's memory could not be had"),
     _m("group-not-viable", None, By.TEXT, ("is not viable",), r"\bgroup \d+ is not viable",
-       "not every device of the IOMMU group is bound to vfio", "QEMU hw/vfio: hand the whole group over, or none of it"),
+       "not every device of the IOMMU group is bound to vfio", "QEMU hw/vfio: hand the whole group over, or none of it", alone=True),
     _m("group-not-viable", None, By.TEXT, ("Verify all devices in group", "devices within the iommu_group are bound"), "",
        "not every device of the IOMMU group is bound to vfio", "QEMU hw/vfio: hand the whole group over, or none of it"),
     _m("device-busy", None, By.TEXT, "/dev/vfio/", r"/dev/vfio/\d+: Device or resource busy",
@@ -274,7 +285,7 @@ MESSAGES: tuple[Message, ...] = (
        "QEMU took longer than the start's time-out: give it more, by the guest's memory",
        "qemu-server, Helpers.pm: seconds = GiB of RAM x 4 with passed-through devices"),
     _m("start-failed", None, By.GUEST, "QEMU exited with code", r"QEMU exited with code \d+",
-       "QEMU ended at once; the lines before say why", f"{_QEMU_SERVER}"),
+       "QEMU ended at once; the lines before say why", f"{_QEMU_SERVER}", alone=True),
     # ------------------------------------------------------------------------------- stop of a guest, HA, locks
     _m("qemu-killed", None, By.GUEST, "VM still running - terminating now with SIGKILL", "",
        "QEMU had to be killed: see whether the node got its memory back before the next start",
@@ -289,6 +300,9 @@ MESSAGES: tuple[Message, ...] = (
     _m("ha-error", None, By.GUEST, ("in error state, must be disabled and fixed first", "is in an error state and needs manual intervention"), "",
        "HA has given up on the guest: disable it, mend the cause, then ask for started",
        "pve-ha-manager: the error state is left by a person only"),
+    _m("ha-error", None, By.GUEST, ("(", '"managed"'), r"^service (?:vm|ct):\d+ \([\w.-]+, error\)|\"managed\"\s*:\s*\"?1\b.{0,80}\"state\"\s*:\s*\"error\"|\"state\"\s*:\s*\"error\".{0,80}\"managed\"\s*:\s*\"?1\b",
+       "HA has given up on the guest: disable it, mend the cause, then ask for started",
+       "pve-ha-manager: the error state is left by a person only"),
     _m("ha-failed", None, By.GUEST, ("unable to start service ", "unable to stop service "), r"unable to (?:start|stop) service '?(?:vm|ct):\d+",
        "HA could not do what it was asked for", "pve-ha-manager, LRM.pm"),
     _m("ha-queued", None, By.GUEST, "Requesting HA ", r"Requesting HA (?:stop|start)|^Requesting HA ",
@@ -297,28 +311,28 @@ MESSAGES: tuple[Message, ...] = (
        "another task of this guest was at work: wait for it, never delete the lock file",
        "pve-common: the lock belongs to the running task (terraform-provider-proxmox issue 995)"),
     _m("flock-wait", None, By.GUEST, "trying to acquire lock", "",
-       "the task waited for another task of this guest", "pve-common: up to 10 s", note=True),
-    _m("locked", None, By.GUEST, ("VM is locked (", "CT is locked ("), "",
+       "the task waits for another task of this guest", "pve-common: up to 10 s, then it gives up", unless=r"lock\.{3}\s*OK\b"),
+    _m("locked", None, By.GUEST, "is locked (", r"\b(?:VM|CT)(?: \d+)? is locked \(",
        "somebody else works on the guest: wait for that, unlock only if no task runs",
        "pve-guest-common: a backup, snapshot, migration or clone set it"),
-    _m("no-quorum", None, By.TEXT, "no quorum", r"cluster not ready - no quorum|no quorum\?",
+    _m("no-quorum", None, By.TEXT, ("no quorum", "Quorate:"), r"cluster not ready - no quorum|no quorum\?|^Quorate:\s+No$",
        "the cluster has no quorum: nothing can be started", "pve-cluster: the configuration is read-only meanwhile"),
     _m("already-running", None, By.GUEST, "already running", r"\b(?:VM|CT) \d+ already running",
-       "the guest runs already", f"{_QEMU_SERVER}", note=True),
+       "the guest runs already", f"{_QEMU_SERVER}", note=True, alone=True),
     _m("not-running", None, By.GUEST, "not running", r"\b(?:VM|CT) \d+ (?:is )?not running",
-       "the guest does not run", f"{_QEMU_SERVER}", note=True),
+       "the guest does not run", f"{_QEMU_SERVER}", note=True, alone=True),
     _m("warnings", None, By.TEXT, "WARNINGS: ", r"TASK WARNINGS: ?|\"WARNINGS: \d+\"",
        "the task ended well, with warnings that its log shows", "pve-common, UPID.pm: counts as success", note=True),
     _m("worker-died", None, By.TEXT, "unexpected status", r"TASK ERROR: unexpected status|exitstatus\"?\s*:\s*\"?unexpected status",
-       "the task's process died: what it did is not known, look at the guest itself", "pve-common, UPID.pm: killed, or the node went down"),
+       "the task's process died: what it did is not known, look at the guest itself", "pve-common, UPID.pm: killed, or the node went down", alone=True),
     # ------------------------------------------------------------------------------- the API
     _m("agent-silent", None, By.TEXT, ("QEMU guest agent is not running", "No QEMU guest agent configured"), "",
        "the guest agent does not answer: ask through SSH", "qemu-server, Agent.pm", note=True),
     _m("not-ha", None, By.TEXT, "no such resource", r"no such resource '?(?:vm|ct):\d+",
-       "the guest is not managed by HA, which is fine", "pve-ha-manager answers 500 for that", note=True),
+       "the guest is not managed by HA, which is fine", "pve-ha-manager answers 500 for that", note=True, alone=True),
     _m("denied", None, By.TEXT, ("ermission check failed",), r"[Pp]ermission check failed",
        "a privilege is missing: the line names it", "pve-access-control: HTTP 403"),
-    _m("denied", None, By.TEXT, ("invalid PVE ticket", "invalid csrf token", "No ticket", "uthentication failure", "Authentication failed!", " 401"),
+    _m("not-authenticated", None, By.TEXT, ("invalid PVE ticket", "invalid csrf token", "No ticket", "uthentication failure", "Authentication failed!", " 401"),
        r"permission denied - invalid (?:PVE ticket|csrf token)|^(?:HTTP/[\d.]+ )?401(?: |$)|\b401 (?:No ticket|Unauthorized|permission denied|[Aa]uthentication fail)|\bHTTP/[\d.]+ 401\b|(?:HTTP|status(?: code)?)[ :=]+401\b",
        "Proxmox does not know these credentials", "pve-http-server: HTTP 401, after 3 s"),
     _m("api-proxy-error", None, By.TEXT, ("595", "596", "597", "598", "599"),

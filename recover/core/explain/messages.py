@@ -11,8 +11,11 @@ from recover.core.explain.told import Told
 from recover.core.read.procfs import bus_id
 
 _BDF = re.compile(r"(?<![0-9a-fA-F:])[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7](?![0-9a-fA-F:.])")
-_FULL_BDF = re.compile(r"\b[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?(?![0-9a-fA-F:])")
+_FULL_BDF = re.compile(
+    r"(?<![0-9a-fA-F])(?<![0-9a-fA-F]:)[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-7])?(?![0-9a-fA-F:])"
+)
 _PID = re.compile(r"\b(?:PID|pid|process)[ =:]+(\d{1,10})|:(\d{1,10})\]|\w:(\d{1,10}) blocked")
+_UNIT = re.compile(r"\b([\w@.-]{1,80}\.(?:service|scope)): ")
 _GUEST = re.compile(
     r"VMID '?(\d{1,9})|\b(?:VM|CT) (\d{1,9})\b|\b(?:vm|ct):(\d{1,9})|/lock-(\d{1,9})\.conf|/pve-config-(\d{1,9})\.lock"
     r"|/(?:qemu|lxc|vms)/(\d{1,9})\b"
@@ -26,7 +29,10 @@ def said_by(lines: tuple[Line, ...], claimed: frozenset[int]) -> Iterator[Told]:
             continue
         found = first(line.after)
         if found is not None:
-            yield told(found, line, line.after)
+            after = lines[at + 1].after if at + 1 < len(lines) else ""
+            if found.unless is not None and found.unless.search(f"{line.after} {after}"):
+                continue
+            yield told(found, line, _with_address(found, lines, at))
             continue
         for text in continued(lines, at):
             found = first(text)
@@ -34,6 +40,14 @@ def said_by(lines: tuple[Line, ...], claimed: frozenset[int]) -> Iterator[Told]:
             if found is not None and first(lines[at + 1].after) is not found and first(text[len(line.after) :]) is None:
                 yield told(found, line, text)
                 break
+
+
+def _with_address(found: Message, lines: tuple[Line, ...], at: int) -> str:
+    """The line, with the one that it continues where only that one names the device."""
+    line, before = lines[at], lines[at - 1] if at else None
+    if found.by is not By.DEVICE or before is None or line.fresh or before.typed or subject_of(found.by, line.after):
+        return line.after
+    return line.after if first(before.after) is not None else f"{before.after} {line.after}"
 
 
 def first(text: str) -> Message | None:
@@ -46,7 +60,11 @@ def first(text: str) -> Message | None:
 def _fits(message: Message, text: str) -> bool:
     if message.unless is not None and message.unless.search(text):
         return False
-    return message.pattern is None or message.pattern.search(text) is not None or text.strip() in message.needles
+    return (
+        message.pattern is None
+        or message.pattern.search(text) is not None
+        or (message.alone and text in message.needles)
+    )
 
 
 def told(message: Message, line: Line, text: str) -> Told:
@@ -62,7 +80,9 @@ def subject_of(by: By, text: str) -> str:
             found = _FULL_BDF.search(text) or _BDF.search(text)
             return bus_id(found[0]) if found else ""
         case By.PROCESS:
-            number = _PID.search(text)
+            unit, number = _UNIT.search(text), _PID.search(text)
+            if unit is not None:
+                return unit[1]
             return next((f"pid {group}" for group in number.groups() if group), "") if number else ""
         case By.GUEST:
             guest = _GUEST.search(text)

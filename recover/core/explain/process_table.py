@@ -114,7 +114,7 @@ def _number(text: str) -> bool:
 
 def _row(line: Line, table: int, pid: str, ppid: str, state: str, args: str, wchan: str) -> Row:
     args = re.sub(r"^(?:[|`\\_─└├ ]|\bL_ )+(?=\S)", "", args)  # ps f, pstree-like
-    comm, title = args.split(" ", maxsplit=1)[0].rsplit("/", 1)[-1], args
+    comm, title = args.split(" ", maxsplit=1)[0].rsplit("/", 1)[-1].lstrip("-"), args
     dead = re.match(r"^\[?([^\]]{1,64}?)\]? <defunct>", args)
     kernel = re.match(r"^\[([^\]]{1,64})\]$", args)
     if dead or kernel:

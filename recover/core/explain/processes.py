@@ -60,7 +60,7 @@ def _groups(table: list[Row]) -> Iterator[Told]:
         if row.zombie:
             if row.threads_live or (row.ppid != 1 and not (parent and engines.is_reaper(parent.process))):
                 dead.setdefault(name, []).append(row)
-        elif part[0].orphans_die and name not in mains and _orphan(row, parent, by_pid.get(1)):
+        elif part[0].orphans_die and name not in mains and _orphan(row, part[0], by_pid):
             orphans.setdefault(name, []).append(row)
     for name, members in dead.items():
         yield _group(name, members, "of its ranks are defunct: what is left only holds memory, and its parent must end")
@@ -74,11 +74,17 @@ def _part(row: Row) -> tuple[engines.Engine, Rank] | None:
     return engines.classify(row.process)
 
 
-def _orphan(row: Row, parent: Row | None, first: Row | None) -> bool:
-    """Its parent is an init or a shell. As pid 1 of a container, a Python program may be the server itself."""
+def _orphan(row: Row, engine: engines.Engine, by_pid: dict[int, Row]) -> bool:
+    """Above it and its fellow ranks is an init or a shell. As pid 1 of a container, a program may be the server."""
+    first, parent = by_pid.get(1), by_pid.get(row.ppid or 0)
+    for _ in range(8):
+        above = _part(parent) if parent is not None else None
+        if parent is None or above is None or above[0] is not engine or parent.zombie:
+            break
+        row, parent = parent, by_pid.get(parent.ppid or 0)
     if row.ppid == 1:
-        return first is None or engines.is_reaper(first.process) or first.process.comm in engines.SHELLS
-    return parent is not None and parent.process.comm in engines.REAPERS | engines.SHELLS
+        return first is None or first.process.comm in engines.REAPERS
+    return parent is not None and parent.process.comm in engines.REAPERS
 
 
 def _group(name: str, members: list[Row], says: str) -> Told:

@@ -19,7 +19,7 @@ from recover.model.verdict import Scope
 # Idle cards show 0 to 14 MiB, leftovers of UVM below 100 MiB after a kill (nvshare issue 23); a held context more.
 HELD_MIB = 512
 _IDLE_MIB = 16
-_LOST = re.compile(r"GPU is lost|^Lost$", re.I)
+_LOST = re.compile(r"GPU is lost", re.I)
 _RESET = re.compile(r"GPU requires reset|^\[?reset required\]?$", re.I)
 _GARBLED = re.compile(r"Unknown Error|ERR!", re.I)
 _MEMORY_KEYS = frozenset({"memory.used", "used"})

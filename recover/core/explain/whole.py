@@ -69,23 +69,24 @@ def _off_bus_over_lines(lines: tuple[Line, ...], said: list[Told]) -> Iterator[T
 
 
 def _once(found: list[Told]) -> list[Told]:
-    """The same of the same subject once, the gravest and first; what names no subject joins what does."""
+    """The same of the same subject once, the gravest and first; what names no device or guest joins what does."""
     best: dict[tuple[str, str, str], Told] = {}
     for told in sorted(found, key=lambda t: t.line):
         key = (told.signal, told.subject, told.part)
         if key not in best or weight(told) > weight(best[key]):
             best[key] = told
-    named = {told.signal for told in best.values() if told.subject}
+    named = {told.signal for told in best.values() if ":" in told.subject or told.subject.startswith("guest ")}
     return [told for told in best.values() if told.subject or told.signal not in named or told.note]
 
 
 def _settled(found: list[Told]) -> Iterator[Told]:
     dead = {told.subject for told in found if told.signal in _DEAD_DEVICE and told.subject}
     misfit = any(told.signal == "gpu-missing" and told.cure is None for told in found)
+    timeout = any(told.signal == "flock-timeout" for told in found)
     for told in found:
         if any(told.signal in _COVERS.get(other.signal, ()) and other.subject == told.subject for other in found):
             continue
-        if told.signal == "gpu-init-failed" and misfit:
+        if (told.signal == "gpu-init-failed" and misfit) or (told.signal == "flock-wait" and timeout):
             continue
         if told.signal in _OF_A_DEAD_DEVICE and told.subject in dead:
             fact = "the device itself does not come back: a person must cut its power"

@@ -152,6 +152,8 @@ class _Reader:
                 self.end_print()
             self.rows.append(_first_row(number, first))
         elif re.match(r"^\|\s*Processes:", text):
+            if self.panel is not None:
+                self.end_print()
             self.panel = Panel(number)
         elif "No running processes found" in text:
             self.panel = Panel(self.panel.line if self.panel else number, (), True)
@@ -165,6 +167,8 @@ class _Reader:
     # ---------------------------------------------------------------------------------------- -q and -q -x
 
     def _query(self, number: int, text: str) -> None:
+        if self.inside == "xml" and text:
+            self.inside = ""
         gpu = _GPU.match(text)
         if gpu is not None or _INSIDE.match(text):
             self.inside, self.section = "q", ""
@@ -188,11 +192,13 @@ class _Reader:
         gpu, leaf, opened = _XML_GPU.match(text), _LEAF.match(text), _OPEN.match(text)
         if gpu is not None:
             self.gpu, self.inside, self.section = bus_id(gpu[1]), "xml", ""
-        elif leaf is not None:
+        elif leaf is not None and (self.inside == "xml" or leaf[1].replace("_", " ") in _ALONE):
             self.cells.append(Cell(number, self.gpu, self.section, leaf[1].replace("_", " "), leaf[2].strip()))
-        elif opened is not None:
-            self.section = opened[1].replace("_", " ")
-        elif not text.startswith(("</", "<?xml", "<!DOCTYPE nvidia_smi_log", "<nvidia_smi_log")):
+        elif opened is not None and (self.inside == "xml" or opened[1].replace("_", " ") in _SECTIONS):
+            self.section, self.inside = opened[1].replace("_", " "), "xml"
+        elif text.startswith(("<nvidia_smi_log", "<!DOCTYPE nvidia_smi_log")):
+            self.inside = "xml"
+        elif self.inside != "xml" or not text.startswith("</"):
             return
         self.mine.add(number)
 
@@ -216,7 +222,14 @@ class _Reader:
 
 # Keys that mean something where no head of the print was pasted: they are nvidia-smi's alone.
 _ALONE = frozenset(
-    {"gpu recovery action", "reset required", "drain and reset recommended", "remapping failure occurred"}
+    {
+        "gpu recovery action",
+        "reset required",
+        "drain and reset recommended",
+        "remapping failure occurred",
+        "remapped row failure",
+        "remapped row pending",
+    }
 )
 _SECTIONS = frozenset(
     {"gpu reset status", "remapped rows", "fb memory usage", "retired pages", "mig mode", "ecc errors"}
