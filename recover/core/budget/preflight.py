@@ -22,6 +22,7 @@ from recover.core.budget.solve import judge
 from recover.core.budget.table import semantics as row_of
 from recover.core.budget.version import Version
 from recover.core.clean import clean
+from recover.core.redact import redact_text
 from recover.model.reading import Known
 
 
@@ -168,6 +169,7 @@ def lines(result: Preflight) -> tuple[str, ...]:
 def as_json(result: Preflight) -> dict[str, Any]:
     installed = result.installed
     return {
+        "schema": 1,
         **words.as_json(result.verdict),
         "exit_code": result.exit_code,
         "headline": clean(headline(result), 500),
@@ -222,7 +224,7 @@ def explain_exhaustion(
         if safe.value is not None:
             found.append(f"the largest --{safe.flag} that fits: {safe.value}, in all {both(safe.total)}")
     if verdict.corrected:
-        found.append(f"start it as: {verdict.corrected}")
+        found.append(f"start it as: {redact_text(verdict.corrected)}")
     found += [f"note: {note}" for note in result.notes]
     return tuple(clean(line, 1000) for line in found)
 

@@ -17,6 +17,7 @@ from enum import Enum
 from recover.core.budget.proof_ast import Flow, Unclear, World, apply
 
 _DEPTH = 24
+_STEPS = 20_000  # names that double from line to line would never end
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _RANKS = frozenset(
     {"tp", "pp", "dp", "ep", "cp", "rank", "ranks", "world", "nproc", "nprocs", "gpus", "worker", "workers", "nnodes"}
@@ -81,10 +82,12 @@ class Trial:
     counts: frozenset[str] = COUNTS  # words of counts that a size is only spread over
     pick: int | None = None  # which branch of a choice between unequal values is taken; None: none is
     met: dict[str, Leaf] = field(default_factory=dict)
+    steps: int = 0
 
     def of(self, node: ast.expr, flow: Flow, line: int, depth: int = 0) -> float:
         """The value of an expression as it stands at a line of a function. Raises Unclear."""
-        if depth > _DEPTH:
+        self.steps += 1
+        if depth > _DEPTH or self.steps > _STEPS:
             raise Unclear("too deep")
         match node:
             case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
@@ -207,14 +210,20 @@ def called(node: ast.Call) -> str:
     return ""
 
 
-def mentions(node: ast.AST, flow: Flow, line: int, size: re.Pattern[str], depth: int = 0) -> bool:
+def mentions(
+    node: ast.AST, flow: Flow, line: int, size: re.Pattern[str], seen: set[tuple[str, int]] | None = None
+) -> bool:
     """Whether the size is in an expression, directly or through local names."""
+    seen = set() if seen is None else seen
     for part in _reach(node):
         if is_size(part, size):
             return True
-        if isinstance(part, ast.Name) and depth < 5:
+        if isinstance(part, ast.Name):
             set_at = flow.before(part.id, line)
-            if set_at is not None and mentions(set_at.value, flow, set_at.line, size, depth + 1):
+            if set_at is None or (part.id, set_at.line) in seen:
+                continue
+            seen.add((part.id, set_at.line))
+            if mentions(set_at.value, flow, set_at.line, size, seen):
                 return True
     return False
 

@@ -127,11 +127,11 @@ def judge(world: World, flow: Flow, node: ast.expr | ast.AugAssign, start: Trial
 
     def trial(leaf: Leaf | None = None, by: float = 1.0) -> tuple[float, dict[str, Leaf]]:
         values = {**BASE, **({leaf: BASE[leaf] * by} if leaf is not None else {})}
-        tried = replace(start, values=values, met={})
+        tried = replace(start, values=values, met={}, steps=0)
         return tried.of(whole, flow, node.lineno), tried.met
 
     def trial_other(name: str) -> float:
-        return replace(start, other={name: _HUGE}, met={}).of(whole, flow, node.lineno)
+        return replace(start, other={name: _HUGE}, met={}, steps=0).of(whole, flow, node.lineno)
 
     try:
         base, met = trial()

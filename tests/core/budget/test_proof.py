@@ -216,6 +216,20 @@ def test_unreadable_source_and_no_source_prove_nothing():
     assert prove("llama.cpp", "b9000", files) == ()
 
 
+@pytest.mark.timeout(60)
+def test_source_made_to_cost_time_is_given_up():
+    doubling = "def f(x0, host_size):\n" + "".join(f"    x{i + 1} = x{i} + x{i}\n" for i in range(60))
+    assert not proof_of({"sglang/srt/a.py": doubling + "    return host_size * x60\n"}).proved
+    chain = "def f(host_size):\n    return " + " + ".join(["host_size"] * 20_000) + "\n"
+    assert not proof_of({**sources("sglang", "0.5.9"), "sglang/srt/a.py": chain}).proved
+    many = "def f(host_size):\n" + "".join(
+        f"    y{i} = " + " + ".join(f"y{j}" for j in range(max(0, i - 40), i)) + " + 1\n" for i in range(1, 200)
+    )
+    assert not proof_of(
+        {**sources("sglang", "0.5.9"), "sglang/srt/a.py": many + "    return host_size * y199\n"}
+    ).proved
+
+
 def test_a_proof_outranks_the_row_and_a_doubt_takes_the_worst():
     files = sources("sglang", "0.5.9")
     row = Semantics("sglang", "hicache-size", Unit.GB, Scope.RANK, Pages.DOWN, POW2, CGROUP, source="table")
