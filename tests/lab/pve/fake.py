@@ -149,7 +149,10 @@ class FakePveGpu(Permits, Power, Reads, Tasks, FakePve):  # type: ignore[misc]
     def _drop(self, port: int | None = None) -> None:
         for connection in list(self.runner.server.connections):
             transport = connection.transport
-            if transport is not None and port in (None, transport.get_extra_info("sockname")[1]):
+            if transport is None:
+                continue
+            name = transport.get_extra_info("sockname")  # None once the client is gone
+            if port is None or (name and name[1] == port):
                 transport.abort()
 
     async def stop(self) -> None:
