@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from recover.core.blast import blast
 from recover.core.guards import Context, refusal
 from recover.core.identity import identity
-from recover.model.act import Line, Pass, Refuse, RemoveLeftovers, ResetGpu, Signal, StopService
+from recover.model.act import Line, Pass, Refuse, RemoveLeftovers, ResetGpu, Signal, StopService, WakeGpu
 from recover.model.hypervisor import Hypervisor
 from recover.model.ladder import Playbook, Ready, Rung, RungOption, Step, Value
 from recover.model.snapshot import Channel, Snapshot
@@ -98,6 +98,8 @@ def _named(snapshot: Snapshot, line: Line) -> frozenset[str]:
                 names |= {g.key for g in snapshot.groups if g.owner.name == name}
             case ResetGpu(gpus=gpus):
                 names |= {word for pair in gpus for word in pair}
+            case WakeGpu(uuid=uuid, bus_id=bus_id):
+                names |= {uuid, bus_id}
             case RemoveLeftovers(objects=objects):
                 names |= {o.name for o in objects}
             case _:

@@ -217,6 +217,7 @@ FAULTS: dict[str, Fault] = {
             ram_cure=Scope.GUEST,
             inhibitor="unattended-upgrades",
         ),
+        Fault("ghost-utilisation", "All GPUs say 100 % busy with nothing on them.", workers="none", ghost=True),
         Fault("leftovers", "64 GiB of shared memory of a dead server.", workers="none", leftovers=64 * GIB),
         Fault(
             "leftovers-in-use",

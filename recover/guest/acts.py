@@ -6,7 +6,7 @@ The answer is one line `done` with ok, changed, clear (False: it may or may not 
 import os
 import time
 
-from recover.guest import child, kill, leftovers, marker, reset, restart, units
+from recover.guest import child, kill, leftovers, marker, reset, restart, units, wake
 from recover.guest.wire import Limit, emit
 
 TYPE_CHECKING = False
@@ -40,6 +40,7 @@ ACTS = {
     "clear_marker": marker.clear,
     "sync": sync,
     "remove_leftovers": leftovers.remove,
+    "wake_gpu": wake.wake,
     "reboot": restart.reboot,
     "dump": _dump,
 }  # type: dict[str, Callable[[dict[str, Any]], dict[str, Any]]]

@@ -98,6 +98,6 @@ STEPS = (
             Param("sysv", False, "also SysV segments that nobody is attached to and whose creator is dead"),
             Param("drain", False, "also what is too small to be a finding"),
         ),
-        doc="Removes shared memory and hugepage files of dead servers: known names only, and only what nobody has open.",
+        doc="Removes shared memory and hugepage files of dead servers: known names only, only what nobody has open.",
     ),
 )

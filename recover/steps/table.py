@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from recover.model.ladder import Step
-from recover.steps import boot, gpu, leftovers, power, services, workers
+from recover.steps import boot, gpu, leftovers, power, services, wake, workers
 
 ALL_STEPS: Mapping[str, Step] = MappingProxyType(
-    {step.name: step for module in (services, workers, leftovers, gpu, boot, power) for step in module.STEPS}
+    {step.name: step for module in (services, workers, leftovers, wake, gpu, boot, power) for step in module.STEPS}
 )

@@ -61,8 +61,11 @@ def test_one_option_per_rung_in_order():
     assert [(o.index, o.step) for o in found] == [
         (0, "stop-service"),
         (1, "end-workers"),
-        (2, "reset-gpu"),
-        (3, "power-cycle-vm"),
+        (2, "release-leftovers"),
+        (3, "wake-gpu"),
+        (4, "reset-gpu"),
+        (5, "reboot-guest"),
+        (6, "power-cycle-vm"),
     ]
     assert [o.scope for o in found] == sorted(o.scope for o in found)
 

@@ -37,6 +37,7 @@ FULL = replace(
         Rung("stop-service"),
         Rung("end-workers", attempts=2),
         Rung("release-leftovers"),
+        Rung("wake-gpu"),
         Rung("reset-gpu"),
         Rung("reboot-guest"),
         Rung("power-cycle-vm"),
