@@ -119,6 +119,10 @@ def _verdicts(bdf: str, seen: list[_Seen]) -> Iterator[Told]:
 def _by_table(bdf: str, seen: list[_Seen]) -> Iterator[Told]:
     told: set[int] = set()
     for one in seen:
+        if one.code == 63 and "reset gpu to activate" in one.text.lower() and 63 not in told:
+            says = "has a row remap pending, which its next reset applies (Xid 63)"
+            yield _told("row-remap-pending", bdf, says, Scope.GPU, "the driver's own words in the line", one.line)
+            told.add(63)
         judged = judge(one.code, one.text)
         if one.code in told or judged is None:
             continue

@@ -24,6 +24,7 @@ _HEAD = re.compile(r"^total\s+used\s+free\s+shared\s+buff/cache\s+available$")
 _ENDED = re.compile(
     r"\bafter\b.*(?:exit|kill|stop|end|quit|crash|shut|terminat|death|died)|\bnach\b.*(?:beenden|ende)", re.I
 )
+_ENDS = re.compile(r"\b(?:p?kill|killall)\b|\bsystemctl stop\b|\b(?:docker|podman) (?:stop|kill|rm)\b")
 _UNITS = {"": 1 / 1024, "B": 1 / 1048576, "K": 1 / 1024, "M": 1, "G": 1024, "T": 1048576}
 
 
@@ -79,9 +80,16 @@ def _frees(lines: tuple[Line, ...]) -> Iterator[_Free]:
     for at, line in enumerate(lines):
         match = _MEM.match(line.text) if head and line.text.startswith("Mem:") else None
         if match is not None:
-            values = [_mib(match[i], match[i + 1] or "") for i in range(1, 13, 2)]
+            unit = _unit(match[1])
+            values = [_mib(match[i], match[i + 1] or unit) for i in range(1, 13, 2)]
             yield _Free(line, at, values[0], values[3], values[5])
         head = _HEAD.match(line.text) is not None
+
+
+def _unit(total: str) -> str:
+    """Of `free` without units: KiB, or what -m and -g made of it; no machine with GPUs has less than 2 GiB."""
+    size = int(total) if total.isascii() and total.isdigit() and len(total) < 16 else 0
+    return "K" if size >= 2_000_000 else "M" if size >= 2_000 else "G"
 
 
 def _mib(number: str, unit: str) -> float:
@@ -95,7 +103,7 @@ def _lost(lines: tuple[Line, ...], frees: list[_Free]) -> Iterator[Told]:
     """Two prints between which, as somebody wrote there, a process ended: what is missing has no owner."""
     for before, after in pairwise(frees):
         between = lines[before.at + 1 : after.at]
-        ended = any((line.typed or "#" in line.whole) and _ENDED.search(line.whole) for line in between)
+        ended = any(_ENDED.search(line.whole) or (line.typed and _ENDS.search(line.whole)) for line in between)
         missing = before.available - after.available
         tmpfs = max(0.0, after.shared - before.shared)
         if ended and before.total and missing - tmpfs > blind_tolerance_mib(int(before.total)):

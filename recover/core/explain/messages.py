@@ -22,6 +22,9 @@ _GUEST = re.compile(
 )
 
 
+_NEEDLES = tuple((needle, message) for message in MESSAGES for needle in message.needles)
+
+
 def said_by(lines: tuple[Line, ...], claimed: frozenset[int]) -> Iterator[Told]:
     """What lines say that no table or log reader has claimed; a continued line is tried with what follows it."""
     for at, line in enumerate(lines):
@@ -51,8 +54,8 @@ def _with_address(found: Message, lines: tuple[Line, ...], at: int) -> str:
 
 
 def first(text: str) -> Message | None:
-    for message in MESSAGES:
-        if any(needle in text for needle in message.needles) and _fits(message, text):
+    for needle, message in _NEEDLES:
+        if needle in text and _fits(message, text):
             return message
     return None
 

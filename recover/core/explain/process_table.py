@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from recover.core.explain.lines import Line
 from recover.model.process import Process, ProcessId
 
+_COMM = 15
 _LAST = frozenset({"CMD", "COMMAND", "ARGS", "CMDLINE"})
 _WORDS = (
     "USER UID RUSER EUSER PID PPID PGID PGRP SID SESS SPID TID LWP NLWP C NI PRI PR CLS RTPRIO F S STAT STATE "
@@ -41,7 +42,7 @@ class Row:
 
     @property
     def zombie(self) -> bool:
-        return self.state.startswith("Z") or self.process.title == ""
+        return self.state.startswith(("Z", "X"))
 
     @property
     def threads_live(self) -> bool:
@@ -119,6 +120,8 @@ def _row(line: Line, table: int, pid: str, ppid: str, state: str, args: str, wch
     kernel = re.match(r"^\[([^\]]{1,64})\]$", args)
     if dead or kernel:
         comm, title = (dead or kernel or ["", ""])[1], ""
+    elif " " not in args and len(args) == _COMM:
+        title = ""  # `ps -o comm` and top print what the kernel cuts
     number = int(ppid) if ppid else None
     process = Process(ProcessId("", int(pid), 0), number or 0, 0, 0, state[:1] or "S", comm[:64], title, wchan=wchan)
     return Row(line, table, process, number, ("Z" if dead and not state else state) or ("K" if kernel else ""), wchan)

@@ -30,7 +30,7 @@ def smi_told(lines: tuple[Line, ...], claimed: frozenset[int]) -> tuple[list[Tol
     """Findings, and the lines that belong to such a print and were read here."""
     seen = read((line.number, line.text) for line in lines if not line.typed and line.number not in claimed)
     table = _Lines(lines, seen)
-    found = [*table.cells(), *table.tables(), *_gpustat(lines)]
+    found = [*table.cells(), *table.tables(), *_gpustat(lines), *_timed_out(lines)]
     return found, seen.lines
 
 
@@ -159,6 +159,21 @@ def _is_remap_pending(cell: Cell) -> bool:
         "remapped rows",
         "pending",
     )
+
+
+_LIMITED = re.compile(r"\btimeout\b.*\bnvidia-smi\b")
+
+
+def _timed_out(lines: tuple[Line, ...]) -> Iterator[Told]:
+    """`timeout 20 nvidia-smi; echo $?` and what timeout answers when it had to end it."""
+    for at, line in enumerate(lines):
+        if not (line.typed and "timeout" in line.whole and _LIMITED.search(line.whole)):
+            continue
+        code = next((said for said in lines[at + 1 : at + 4] if said.text in ("124", "137")), None)
+        if code is not None:
+            says = "nvidia-smi did not come back in the time that it was given: the driver does not answer"
+            fact = "exit code of timeout(1); nothing from inside the guest helps a driver that hangs"
+            yield Told("nvml-hang", says, Scope.VM, fact, code.number, code.shown)
 
 
 _GPUSTAT = re.compile(r"^\[(\d{1,3})\] .{1,60}\| *\d+.?C, +\d+ % \| +(\d{1,9}) / +\d{1,9} MB \| \(null\)")

@@ -151,11 +151,11 @@ class _Reader:
             if self.panel is not None or any(row.bus_id == bus_id(first[3]) for row in self.rows):
                 self.end_print()
             self.rows.append(_first_row(number, first))
-        elif re.match(r"^\|\s*Processes:", text):
+        elif re.match(r"^\|\s*(?:Compute p|P)rocesses:", text):
             if self.panel is not None:
                 self.end_print()
             self.panel = Panel(number)
-        elif "No running processes found" in text:
+        elif re.search(r"No running (?:compute )?processes found", text):
             self.panel = Panel(self.panel.line if self.panel else number, (), True)
         elif self.panel is not None:
             row = _PROCESS.match(text)

@@ -349,3 +349,15 @@ def test_a_gpu_that_does_not_come_back_is_for_a_person_whatever_else_is_said_of_
         "NVRM: Xid (PCI:0000:41:00): 79, GPU has fallen off the bus.\n"
     )
     assert {cure for _, cure, _ in found(text)} == {None}
+
+
+def test_a_watch_on_time_that_nvidia_smi_did_not_keep() -> None:
+    assert found("root@n:~# timeout 20 nvidia-smi; echo $?\n124") == [("nvml-hang", "vm", 2)]
+    assert found("root@n:~# timeout 20 nvidia-smi; echo $?\n0") == []
+
+
+def test_free_without_units() -> None:
+    head = "              total        used        free      shared  buff/cache   available\n"
+    first = head + "Mem:         460800        5000      450000          27        5800      455000\n"
+    second = head + "Mem:         460800      325000      120000          27        5800      130000\n"
+    assert found(f"$ free -m\n{first}$ pkill -9 sglang\n$ free -m\n{second}") == [("ram-unowned", "guest", 7)]
