@@ -64,7 +64,14 @@ def one(launch: Launch, found: Gathered, *, plain: bool = False) -> Preflight:
     launch = replace(launch, version=version)
     meanings = tuple(_meaning(proof, version) for proof in proofs)
     facts, learned = _learned(launch, found)
-    verdict = judge(launch, facts, found.config, semantics=meanings, plain=plain and found.config is None)
+    plain = plain and found.config is None
+    verdict = judge(launch, facts, found.config, semantics=meanings, plain=plain)
+    if doubted and verdict.fit in (Fit.FITS, Fit.TIGHT):
+        worst = tuple(replace(m, scope=Scope.RANK, proved_by="doubt") for m in meanings if m.scope is not Scope.RANK)
+        other = judge(launch, facts, found.config, semantics=worst, plain=plain) if worst else verdict
+        if other.fit is Fit.NOT:
+            why = f"the source is not understood: were the size per rank, {both(other.total_low)} would be asked"
+            verdict = replace(verdict, fit=Fit.CANNOT_TELL, reasons=(why, *verdict.reasons))
     notes = (*_notes(launch, installed, proofs), *learned)
     return Preflight(launch, verdict, installed, proofs, found.gaps, notes)
 

@@ -17,7 +17,12 @@ from recover.core.budget.proof_trial import COUNTS
 from recover.core.budget.proof_uses import Use, handed, strange_settings, uses
 
 _FLAG = re.compile(r"(?:^|\.)kv_offloading_size$")
-_COUNTS = COUNTS | {"blocks", "chunks", "factor"}  # a worker's bytes per block are these times a block's bytes
+_COUNTS = COUNTS | {
+    "blocks",
+    "chunks",
+    "factor",
+    "tensors",
+}  # a worker's bytes per block are these times a block's bytes
 _TOTAL = re.compile(r"(?:^|\.)cpu_bytes_to_use$")
 
 

@@ -130,6 +130,23 @@ def test_source_that_is_not_understood_counts_as_the_worst_row_whatever_its_vers
     assert result.verdict.fit is Fit.NOT  # 64 GiB x 8 of 445 GiB
 
 
+def test_a_total_that_is_no_longer_proved_to_be_one_is_no_permission():
+    files = sources("vllm", "0.13.0")
+    found = {"engine": "vllm", "version": "0.13.0", "origin": "/x/vllm", "install": "installed", "asked": "/x/python"}
+    command = "vllm serve /models/Kimi-K2.5 -tp 8 --kv-offloading-size 100 --kv-offloading-backend native"
+
+    def fit(files):
+        (result,) = preflight(command, gathered(report(rows(files=files, budget_engine=found))))
+        return result.verdict
+
+    proved = fit(files)
+    assert proved.fit is Fit.FITS, proved.reasons
+    files["vllm/config/vllm.py"] = files["vllm/config/vllm.py"].replace(" / num_kv_ranks", "")
+    doubted = fit(files)
+    assert doubted.fit is Fit.CANNOT_TELL
+    assert "were the size per rank" in doubted.reasons[0]
+
+
 def test_an_engine_that_is_not_found_is_said_and_the_worst_assumed():
     listed = rows(files={}, budget_engine=None)
     listed.insert(0, {"k": "gap", "what": "budget-engine", "why": "absent", "detail": "python: not found"})
