@@ -55,3 +55,9 @@ def pve(guest_machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Ite
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     with Machine.up(tmp_path_factory.mktemp("node"), kinds.node(), "pve1") as vm:
         yield vm
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy set in the environment is the user's wish in production and in the way on loopback."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,::1")

@@ -32,7 +32,7 @@ class Kind:
     devices: list[str]
     machine: str = "q35"
     memory_mib: int = 1024
-    cpus: int = 2
+    cpus: int = 1  # a second one costs more to emulate than it gives
     modules: list[str] = field(default_factory=list)
     options: dict[str, str] = field(default_factory=dict)  # of modules
     cmdline: str = ""
@@ -163,6 +163,7 @@ class Machine:
             identity_file=str(self.folder / "id_ed25519"),
             known_hosts=str(self.folder / "known_hosts"),
             ssh_config="/dev/null",
+            banner_timeout=4.0,  # while a guest boots, QEMU's network accepts and says nothing
         )
         shell = SshShell(settings)
         self._shells.append(shell)
@@ -196,7 +197,7 @@ class Machine:
         cmdline = f"console=ttyS0 quiet loglevel=4 panic=5 mitigations=off {kind.cmdline}"
         return [
             tool("qemu-system-x86_64"), "-nodefaults", "-no-user-config", "-display", "none", "-name", self.name,
-            "-machine", kind.machine, "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", str(kind.cpus),
+            "-machine", kind.machine, "-accel", "tcg,thread=multi", "-cpu", "max,la57=off", "-smp", str(kind.cpus),
             "-m", str(kind.memory_mib), "-uuid", self.uuid,
             "-kernel", str(self._kernel.image), "-initrd", str(folder / "initramfs"), "-append", cmdline,
             "-serial", f"file:{folder / 'console'}",

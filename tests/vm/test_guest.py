@@ -116,6 +116,7 @@ def test_only_what_can_die_dies_and_the_survivor_is_named(
     (word,) = waited.log
     assert word.startswith(f"{sick.id(sick.reader)} python3"), word
     assert "state D" in word, word
+    print(word, sick.rows[sick.reader])
     assert "stack" in word and "bio" in word, word
 
     rows = processes(look(shell))
