@@ -12,12 +12,26 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from recover.core.budget import words
-from recover.core.budget.launch import from_argv, parse, sizing_options
-from recover.core.budget.model import GB, Demand, Facts, Fit, Launch, Pinning, Problem, Scope, Semantics, Verdict
+from recover.core.budget.launch import from_argv, parse, sizing_options, with_value
+from recover.core.budget.model import (
+    GB,
+    Demand,
+    Facts,
+    Fit,
+    Launch,
+    ModelConfig,
+    Pinning,
+    Problem,
+    Scope,
+    Semantics,
+    Unit,
+    Verdict,
+)
 from recover.core.budget.preflight_follow import Tally
 from recover.core.budget.preflight_report import Gathered, Installed
 from recover.core.budget.proof import Proof, proof_lines, semantics
-from recover.core.budget.sizes import both
+from recover.core.budget.ranks import counts
+from recover.core.budget.sizes import both, decimal
 from recover.core.budget.solve import judge
 from recover.core.budget.table import semantics as row_of
 from recover.core.budget.version import Version
@@ -66,14 +80,28 @@ def one(launch: Launch, found: Gathered, *, plain: bool = False) -> Preflight:
     facts, learned = _learned(launch, found)
     plain = plain and found.config is None
     verdict = judge(launch, facts, found.config, semantics=meanings, plain=plain)
-    if doubted and verdict.fit in (Fit.FITS, Fit.TIGHT):
-        worst = tuple(replace(m, scope=Scope.RANK, proved_by="doubt") for m in meanings if m.scope is not Scope.RANK)
-        other = judge(launch, facts, found.config, semantics=worst, plain=plain) if worst else verdict
-        if other.fit is Fit.NOT:
-            why = f"the source is not understood: were the size per rank, {both(other.total_low)} would be asked"
-            verdict = replace(verdict, fit=Fit.CANNOT_TELL, reasons=(why, *verdict.reasons))
+    verdict = _were_it_per_rank(launch, facts, found.config, proofs, verdict)
     notes = (*_notes(launch, installed, proofs), *learned)
     return Preflight(launch, verdict, installed, proofs, found.gaps, notes)
+
+
+def _were_it_per_rank(
+    launch: Launch, facts: Facts, config: ModelConfig | None, proofs: Sequence[Proof], verdict: Verdict
+) -> Verdict:
+    """vLLM's total is one because its source divides. Source that does not, or is not understood, may take as much
+    for each rank: what fits only as a total is then no permission."""
+    flag = "kv-offloading-size"
+    option = launch.option(flag)
+    strange = any(p.flag == flag and not (p.proved and p.scope is Scope.ENGINE and p.unit is Unit.GIB) for p in proofs)
+    if not strange or option is None or verdict.fit not in (Fit.FITS, Fit.TIGHT):
+        return verdict
+    numbers = counts(launch)
+    whole = decimal(option.value or "", option.said) * numbers.tp * numbers.pp
+    other = judge(with_value(launch, flag, str(whole)), facts, config)
+    if other.fit is not Fit.NOT:
+        return verdict
+    why = f"the source is not known to divide --{flag}: were it per rank, {both(other.total_low)} would be asked"
+    return replace(verdict, fit=Fit.CANNOT_TELL, reasons=(why, *verdict.reasons))
 
 
 def _learned(launch: Launch, found: Gathered) -> tuple[Facts, list[str]]:

@@ -144,7 +144,7 @@ def test_a_total_that_is_no_longer_proved_to_be_one_is_no_permission():
     files["vllm/config/vllm.py"] = files["vllm/config/vllm.py"].replace(" / num_kv_ranks", "")
     doubted = fit(files)
     assert doubted.fit is Fit.CANNOT_TELL
-    assert "were the size per rank" in doubted.reasons[0]
+    assert "were it per rank" in doubted.reasons[0]
 
 
 def test_an_engine_that_is_not_found_is_said_and_the_worst_assumed():
