@@ -178,6 +178,10 @@ _DISKS = re.compile(
 )
 
 
+_UNLOADS = re.compile(r"^(?:modprobe|rmmod)$")
+_ENDING = re.compile(r"^(?:modprobe|rmmod|reboot|poweroff|shutdown|systemd-shutdow)$")
+
+
 def _stalls(lines: tuple[Line, ...], claimed: frozenset[int]) -> tuple[list[Told], frozenset[int]]:
     found, used = [], set()
     for at, line in enumerate(lines):
@@ -222,6 +226,10 @@ def _hung(match: re.Match[str], line: Line, trace: list[str]) -> Told:
         says = f"{who} waits for storage that does not answer: no step here cures that"
         fact = "Linux hung-task watchdog: its stack or name is of a file system"
         return Told("storage-hang", says, None, fact, line.number, line.shown, subject)
+    if _ENDING.match(name) and (driver or not _UNLOADS.match(name)):
+        says = f"{who} hangs in the kernel: neither a reboot from inside nor unloading the driver comes to its end"
+        fact = "the driver's shutdown waits for a dead GPU (open-gpu-kernel-modules 1027, 1252): stop and start the VM"
+        return Told("stuck-process", says, Scope.VM, fact, line.number, line.shown, subject)
     where = " inside the NVIDIA driver" if driver else ""
     says = f"{who} has waited in the kernel{where} for minutes: no signal reaches it"
     fact = "Linux hung-task watchdog; a task in state D ends only when what it waits for answers (gpud 117)"

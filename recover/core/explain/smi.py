@@ -30,7 +30,7 @@ def smi_told(lines: tuple[Line, ...], claimed: frozenset[int]) -> tuple[list[Tol
     """Findings, and the lines that belong to such a print and were read here."""
     seen = read((line.number, line.text) for line in lines if not line.typed and line.number not in claimed)
     table = _Lines(lines, seen)
-    found = [*table.cells(), *table.tables(), *_gpustat(lines), *_timed_out(lines)]
+    found = [*table.cells(), *table.tables(), *table.ghosts(), *_gpustat(lines), *_timed_out(lines)]
     return found, seen.lines
 
 
@@ -126,6 +126,29 @@ class _Lines:
                     yield self._mig(row.bus_id, row.mig_line)
                 yield from self._held(table, row)
 
+    def ghosts(self) -> Iterator[Told]:
+        """A listed holder that, as the same text says, does not exist."""
+        gone = {
+            int(m[1])
+            for line in self._lines
+            if "No such process" in line.after and (m := _NO_PROCESS.search(line.after))
+        }
+        rows = [(row.pid, row.line) for table in self._seen.prints if table.panel for row in table.panel.rows]
+        rows += [
+            (int(c.value), c.line)
+            for c in self._seen.cells
+            if c.key == "pid" and c.value.isdecimal() and len(c.value) < 11
+        ]
+        for pid, number in rows:
+            if pid in gone:
+                says = f"the driver lists pid {pid} as a holder of GPU memory, and no such process exists here"
+                fact = (
+                    "look on the host first, it may be its pid; else a reset, then the VM's restart (nvidia-docker 572)"
+                )
+                yield Told(
+                    "gpu-memory-held", says, Scope.GPU, fact, number, self._lines[number - 1].shown, f"pid {pid}"
+                )
+
     def _held(self, table: Print, row: GpuRow) -> Iterator[Told]:
         """Memory or load with no process at all; a panel that is only blank says nothing of processes."""
         panel, used = table.panel, row.used_mib
@@ -161,6 +184,7 @@ def _is_remap_pending(cell: Cell) -> bool:
     )
 
 
+_NO_PROCESS = re.compile(r"\(?\b(\d{1,10})\)?:? -? ?No such process")
 _LIMITED = re.compile(r"\btimeout\b.*\bnvidia-smi\b")
 
 

@@ -361,3 +361,25 @@ def test_free_without_units() -> None:
     first = head + "Mem:         460800        5000      450000          27        5800      455000\n"
     second = head + "Mem:         460800      325000      120000          27        5800      130000\n"
     assert found(f"$ free -m\n{first}$ pkill -9 sglang\n$ free -m\n{second}") == [("ram-unowned", "guest", 7)]
+
+
+def test_a_holder_that_does_not_exist() -> None:
+    text = (
+        "$ nvidia-smi --query-compute-apps=pid,used_memory --format=csv\npid, used_gpu_memory [MiB]\n12345, 10151 MiB\n"
+        "$ kill -9 12345\nbash: kill: (12345) - No such process\n"
+    )
+    assert found(text) == [("gpu-memory-held", "gpu", 3)]
+    assert found(text.replace("(12345)", "(12346)")) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "trace", "cure"),
+    [
+        ("reboot", " nv_pci_shutdown+0x3/0x10 [nvidia]", "vm"),
+        ("systemd-shutdow", "", "vm"),
+        ("rmmod", " drm_client_release+0x1/0x2 [nvidia_drm]", "vm"),
+        ("modprobe", "", "guest"),
+    ],
+)
+def test_a_reboot_or_an_unload_that_hangs_needs_the_vm(name: str, trace: str, cure: str) -> None:
+    assert found(f"INFO: task {name}:99 blocked for more than 120 seconds.\n{trace}") == [("stuck-process", cure, 1)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import re
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -111,6 +113,28 @@ def test_where_says_the_line(name: str) -> None:
     for told in explain("\n".join(lines)):
         assert " ".join(told.text.split()).rstrip("…") in " ".join(lines[told.line - 1].split())
         assert told.says and told.fact
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("name", sorted(RIGHT))
+def test_other_numbers_mean_the_same(name: str, seed: int) -> None:
+    """Other PIDs, bus numbers, guests and driver versions."""
+    rng = random.Random(seed)
+    buses = rng.sample(range(2, 250), 248)
+
+    def bus(match: re.Match[str]) -> str:
+        upper = match[2].upper() == match[2] and not match[2].isdecimal()
+        return f"{match[1]}{buses[int(match[2], 16) % 248]:02{'X' if upper else 'x'}}:"
+
+    pids: dict[str, str] = {}
+    text = "\n".join(text_of(name))
+    text = re.sub(r"\b(0000(?:0000)?:)([0-9a-fA-F]{2}):", bus, text)
+    text = re.sub(r"(?<=pid=)\d+|(?<=pid:)\d+", lambda m: pids.setdefault(m[0], str(rng.randrange(2, 4194304))), text)
+    text = re.sub(
+        r"\b(?:535|550|565|575|390|595)\.\d{2,3}(?:\.\d{2})?", rng.choice(["325.15", "470.82.01", "610.43.02"]), text
+    )
+    text = re.sub(r"(lock-|fig-)\d{3}(?=\.)", r"\g<1>9174", text).replace("vm:100", "vm:9174").replace("VM 100", "VM 9174")
+    assert found(text.split("\n")) == RIGHT[name]
 
 
 BEFORE: dict[str, Callable[[int, str], str]] = {
