@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 NAME = b"gpu-recover-ask"  # comm of our children: how a later look knows an abandoned one as ours
 ABANDONED: "list[dict[str, Any]]" = []  # children that could not be killed: they are clients of what they hang on
 STARTED: "list[int]" = []
+_GATHER_S = 0.003  # what a child says in quick succession is taken at once: waking up for each line costs more
 _FAR = []  # type: list[str]
 _FAR_TYPES = ("nfs", "cifs", "smb", "lustre", "ceph", "fuse", "gpfs", "beegfs", "glusterfs", "afs", "autofs", "wekafs")
 
@@ -168,6 +169,8 @@ def collect(children: "list[Child]", limit: Limit, quiet: "Optional[float]" = No
             return late
         wait = min(limit.left, 0.5) if quiet is None else min(limit.left, quiet / 4.0)
         ready = _ready(open_ones, wait)
+        if ready:
+            time.sleep(_GATHER_S)
         for child in ready:
             child.pump()
         now = time.monotonic()

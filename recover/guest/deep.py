@@ -10,7 +10,7 @@ import re
 from recover.guest.child import Child, collect
 from recover.guest.procs import live_threads, stat, threads
 from recover.guest.redact import redact
-from recover.guest.wire import Limit, emit, gap, read, read_or
+from recover.guest.wire import Limit, emit, gap, read_or, small
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _QUIET = 4.0  # a child that tells of no further process for so long is stuck on one
 _AT_ONCE = 64
+_READERS, _A_SHARE = 4, 200
 _ARGS_CAP = 16384
 _PLAIN = ("/dev/shm/", "/dev/pts/", "/dev/mqueue", "/dev/hugepages", "/dev/null", "/dev/urandom")
 
@@ -85,21 +86,21 @@ def _ip(text: str) -> str:
 
 
 class Sockets:
-    """TCP sockets of each network name space that is met, read once."""
+    """TCP sockets of each network name space that is met, read once, and the addresses that are its own."""
 
     def __init__(self) -> None:
-        self.tables = {}  # type: dict[str, dict[int, tuple[str, str, int, str]]]
+        self.tables = {}  # type: dict[str, tuple[dict[int, tuple[str, str, int, str]], set[str]]]
 
-    def of(self, pid: int) -> "dict[int, tuple[str, str, int, str]]":
+    def of(self, pid: int) -> "tuple[dict[int, tuple[str, str, int, str]], set[str]]":
         try:
             space = os.readlink("/proc/%d/ns/net" % pid)
         except OSError:
-            return {}
+            return {}, set()
         if space not in self.tables:
             table = {}
             for name in ("tcp", "tcp6"):
                 table.update(addresses(read_or("/proc/%d/net/%s" % (pid, name))))
-            self.tables[space] = table
+            self.tables[space] = table, {entry[1] for entry in table.values()}
         return self.tables[space]
 
 
@@ -129,7 +130,7 @@ def inspect(pid: int, nodes: Nodes, sockets: Sockets) -> "Optional[dict[str, Any
 
 
 def _argv(path: str) -> "list[str]":
-    text = read(path + "/cmdline", _ARGS_CAP).rstrip("\0")
+    text = small(path + "/cmdline")[:_ARGS_CAP].rstrip(b"\0").decode("utf-8", "surrogateescape")
     return text.split("\0") if text else []
 
 
@@ -154,11 +155,12 @@ def _files(row: "dict[str, Any]", path: str, pid: int, nodes: Nodes, sockets: So
     row["fds"] = len(names)
     row["holds"] = holds
     row["shm"] = shm
-    _sockets(row, inodes, sockets.of(pid) if inodes else {})
+    _sockets(row, inodes, *(sockets.of(pid) if inodes else ({}, set())))
 
 
-def _sockets(row: "dict[str, Any]", inodes: "list[int]", table: "dict[int, tuple[str, str, int, str]]") -> None:
-    here = {entry[1] for entry in table.values()}
+def _sockets(
+    row: "dict[str, Any]", inodes: "list[int]", table: "dict[int, tuple[str, str, int, str]]", here: "set[str]"
+) -> None:
     listens, peers = {}, set()
     for inode in inodes:
         entry = table.get(inode)
@@ -176,11 +178,13 @@ def _sockets(row: "dict[str, Any]", inodes: "list[int]", table: "dict[int, tuple
 _MAPPED = re.compile(
     r"^\S+ \S+ \S+ \S+ (\d+) +(/dev/nvidia\S*|/dev/shm/.*|/dev/hugepages/.*|/anon_hugepage.*|/SYSV\S*)", re.M
 )
+_SIGNS = (b" /dev/nvidia", b" /dev/shm/", b" /dev/hugepages/", b" /anon_hugepage", b" /SYSV")
 
 
 def _maps(row: "dict[str, Any]", path: str) -> None:
     """A mapping outlives the descriptor that made it."""
-    text = read(path + "/maps", 64 << 20)
+    data = _whole(path + "/maps", 64 << 20)
+    text = data.decode("utf-8", "surrogateescape") if any(sign in data for sign in _SIGNS) else ""
     for inode, target in _MAPPED.findall(text):
         if target.startswith("/dev/nvidia"):
             row["holds"].add(target[len("/dev/") :].replace(" (deleted)", ""))
@@ -192,12 +196,28 @@ def _maps(row: "dict[str, Any]", path: str) -> None:
     row["inodes"] = sorted(row.get("inodes", ()))[:500]
 
 
+def _whole(path: str, cap: int) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = [os.read(fd, 65536)]
+        while parts[-1] and cap > 0:
+            parts.append(os.read(fd, 65536))
+            cap -= len(parts[-1])
+    finally:
+        os.close(fd)
+    return b"".join(parts)
+
+
+_IO = re.compile(rb"^(?:rchar|read_bytes): (\d+)", re.M)
+
+
 def _io(path: str) -> "Optional[int]":
     """Bytes read, from a device or through read(): movement tells loading from waiting."""
-    numbers = dict(line.split(": ") for line in read_or(path + "/io").splitlines() if ": " in line)
-    if "rchar" not in numbers:
+    try:
+        numbers = _IO.findall(small(path + "/io"))
+    except OSError:
         return None
-    return max(int(numbers["rchar"]), int(numbers.get("read_bytes", "0")))
+    return max(map(int, numbers)) if numbers else None
 
 
 def _job(pids: "list[int]", nodes: Nodes) -> "Callable[[Say], None]":
@@ -225,18 +245,27 @@ def scan(rows: "dict[int, dict[str, Any]]", nodes: Nodes, limit: Limit) -> "dict
     _alone(stuck, nodes, limit.within(limit.left / 2.0), found)
     rest = [pid for pid in user if pid not in stuck]
     while rest and limit.left > 0:
-        child = Child("read /proc/PID of %d processes" % len(rest), _job(rest, nodes))
-        late = collect([child], limit, _QUIET)
-        _take(child, found)
-        rest = [pid for pid in rest if pid not in found]
-        if rest:
-            why = "timeout" if late else "garbled"
-            found[rest[0]] = {"pid": rest[0], "why": why, "detail": "its files in /proc did not come back"}
-            rest = rest[1:]
+        shares = _shares(rest)
+        children = [Child("read /proc/PID of %d processes" % len(pids), _job(pids, nodes)) for pids in shares]
+        late = collect(children, limit, _QUIET)
+        rest = []
+        for child, pids in zip(children, shares):
+            _take(child, found)
+            left = [pid for pid in pids if pid not in found]
+            if left:
+                why = "timeout" if child in late else "garbled"
+                found[left[0]] = {"pid": left[0], "why": why, "detail": "its files in /proc did not come back"}
+                rest += left[1:]
     for pid in rest:
         found[pid] = {"pid": pid, "why": "timeout", "detail": "no time was left for it"}
     _tell(found)
     return found
+
+
+def _shares(pids: "list[int]") -> "list[list[int]]":
+    """One child, or a few where there are many processes and processors."""
+    count = max(1, min(len(os.sched_getaffinity(0)), _READERS, len(pids) // _A_SHARE))
+    return [pids[at::count] for at in range(count)]
 
 
 def _alone(pids: "list[int]", nodes: Nodes, limit: Limit, found: "dict[int, dict[str, Any]]") -> None:

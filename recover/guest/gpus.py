@@ -124,17 +124,21 @@ def _gpu_job(nv: "Any", index: int, major: "Optional[int]", skip: "set[str]") ->
         say({"ask": "handle"})
         got = []  # type: list[Any]
         handle = nvml.ask(lambda: got.append(nv.nvmlDeviceGetHandleByIndex(index)))
-        say({"handle": handle})
+        told = {"handle": handle}  # type: Row  # each answer leaves with the next question
         if not got:
+            say(told)
             return
         for name, question in nvml.questions(nv, got[0], major):
-            say({"ask": name})
+            told["ask"] = name
+            say(told)
             answer = nvml.ask(question)
-            say({name: answer})
+            told = {name: answer}
             if name in ("bus", "uuid") and str(answer.get("v", "")).lower() in skip:
-                say({"skipped": True})
+                told["skipped"] = True
+                say(told)
                 return
-        say({"complete": True})
+        told["complete"] = True
+        say(told)
 
     return job
 

@@ -82,7 +82,8 @@ def processes(nv: "Any", handle: "Any", kind: str) -> "list[list[Any]]":
 def _fill(call: "Any", handle: "Any") -> "tuple[bytes, int]":
     capacity = _CAPACITY
     for _ in range(4):
-        buffer = (ctypes.c_ubyte * (capacity * _WIDE))(*([_SENTINEL] * (capacity * _WIDE)))
+        buffer = (ctypes.c_ubyte * (capacity * _WIDE))()
+        ctypes.memset(buffer, _SENTINEL, capacity * _WIDE)
         count = ctypes.c_uint(capacity)
         code = call(handle, ctypes.byref(count), ctypes.byref(buffer))
         if code == 0:

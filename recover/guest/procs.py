@@ -3,7 +3,7 @@
 import os
 
 from recover.guest.child import NAME, STARTED
-from recover.guest.wire import emit, read, read_or
+from recover.guest.wire import emit, read_or, small
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,16 +21,16 @@ def pids() -> "list[int]":
 def stat(path: str) -> "Optional[dict[str, Any]]":
     """The numbers of a stat file that we use; None if the task is gone. comm may hold blanks and brackets."""
     try:
-        text = read(path + "/stat")
+        text = small(path + "/stat")
     except OSError:
         return None
-    head, _, tail = text.rpartition(")")
-    f = tail.split()
-    if len(f) < 22:
+    head, _, tail = text.rpartition(b")")
+    f = tail.split(None, 20)
+    if len(f) < 21:
         return None
     return {
-        "comm": head.partition("(")[2],
-        "state": f[0],
+        "comm": head.partition(b"(")[2].decode("utf-8", "surrogateescape"),
+        "state": f[0].decode("ascii", "replace"),
         "ppid": int(f[1]),
         "pgid": int(f[2]),
         "sid": int(f[3]),
@@ -76,11 +76,6 @@ def live_threads(pid: int) -> "list[tuple[int, str, str]]":
     return [thread for thread in threads(pid) if thread[1] not in "ZX"]
 
 
-def _kib(text: str) -> int:
-    number = text.split(" ", 1)[0]
-    return int(number) if number.isdigit() else 0
-
-
 def describe(pid: int) -> "Optional[dict[str, Any]]":
     """One row; None for a process that ended meanwhile and for kernel threads that sleep as they should."""
     path = "/proc/%d" % pid
@@ -89,39 +84,67 @@ def describe(pid: int) -> "Optional[dict[str, Any]]":
         return None
     row["pid"] = pid
     row["kernel"] = bool(row.pop("flags") & _KTHREAD)
-    memory = known = status(path)
-    row["wchan"] = read_or(path + "/wchan").strip("0\n")
+    memory = known = _small_or(path + "/status")
+    if row["state"] != "S":  # where an ordinary sleeper sleeps says nothing
+        row["wchan"] = _wchan(path)
     if row["state"] in "ZX":
         alive = live_threads(pid)
         row["live"] = len(alive)
         row["wchans"] = [wchan for _, _, wchan in alive if wchan.strip("0")]
         if alive:
-            memory = status("%s/task/%d" % (path, alive[0][0]))
+            memory = _small_or("%s/task/%d/status" % (path, alive[0][0]))
             row["thread_states"] = "".join(sorted({state for _, state, _ in alive}))
-    row.update(_memory(memory))
-    row["uid"] = _kib(known.get("Uid", "0").split("\t")[0])
-    row["kill_pending"] = bool((_hex(memory.get("SigPnd")) | _hex(known.get("ShdPnd"))) & _KILL)
-    row["ns_pids"] = [int(n) for n in known.get("NSpid", "").split() if n.isdigit()]
+    for short, name in _MEMORY:
+        kib = _field(memory, name)
+        if kib:
+            row[short] = _number(kib[0])
+    row["uid"] = _number((_field(known, b"\nUid:") or [b"0"])[0])
+    pending = [_field(memory, b"\nSigPnd:"), _field(known, b"\nShdPnd:")]
+    row["kill_pending"] = any(_hex(words[0]) & _KILL for words in pending if words)
+    row["ns_pids"] = [_number(word) for word in _field(known, b"\nNSpid:")]
     row["cgroup"] = _cgroup(path)
     return row
 
 
-def _memory(known: "dict[str, str]") -> "dict[str, int]":
-    names = (("rss", "VmRSS"), ("anon", "RssAnon"), ("shmem", "RssShmem"), ("huge", "HugetlbPages"))
-    return {short: _kib(known[name]) for short, name in names if name in known}
+_MEMORY = (("rss", b"\nVmRSS:"), ("anon", b"\nRssAnon:"), ("shmem", b"\nRssShmem:"), ("huge", b"\nHugetlbPages:"))
 
 
-def _hex(text: "Optional[str]") -> int:
+def _small_or(path: str) -> bytes:
     try:
-        return int(text or "0", 16)
+        return small(path)
+    except OSError:
+        return b""
+
+
+def _field(text: bytes, name: bytes) -> "list[bytes]":
+    """The words of one line of a status file. `name` begins with the end of the line before, so no comm forges it."""
+    at = text.find(name)
+    if at < 0:
+        return []
+    at += len(name)
+    return text[at : text.find(b"\n", at)].split()
+
+
+def _number(text: bytes) -> int:
+    return int(text) if text.isdigit() else 0
+
+
+def _hex(text: bytes) -> int:
+    try:
+        return int(text, 16)
     except ValueError:
         return 0
 
 
+def _wchan(path: str) -> str:
+    return _small_or(path + "/wchan").strip(b"0\n").decode("ascii", "replace")
+
+
 def _cgroup(path: str) -> str:
     """The unified path, else systemd's own hierarchy, else the deepest of the others."""
+    text = _small_or(path + "/cgroup").decode("utf-8", "surrogateescape")
     best = ""
-    for line in read_or(path + "/cgroup").splitlines():
+    for line in text.splitlines():
         parts = line.split(":", 2)
         if len(parts) == 3:
             if parts[1] in ("", "name=systemd") and len(parts[2]) > 1:
