@@ -1,5 +1,6 @@
 """One request line in, JSON lines out: a look in the order of harm, or one act."""
 
+import gc
 import json
 import os
 import signal
@@ -37,6 +38,7 @@ def main(line: str) -> None:
 def once(request: "dict[str, Any]") -> None:
     """One look or one act. Never returns."""
     began = time.monotonic()
+    gc.disable()  # a look is short, and each child that is forked would copy what a collection touches
     wire.ROOT = str(request.get("root") or "")
     what = request["do"]
     # A controller that vanished may leave us blocked in a write: SIGALRM's default action ends that.
