@@ -55,7 +55,7 @@ _QUOTED = re.compile(r"^\s*(?:> ?)+\s*(?=\S)")
 _BEFORE = tuple(
     re.compile(pattern)
     for pattern in (
-        r"<\d{1,3}>",
+        r"<\d{1,3}>|\d{1,3},\d{1,12},\d{1,16},[^;\s]{1,40};",  # syslog's priority, /dev/kmsg
         r"(?:kern|user|daemon|syslog|auth|cron|mail|local\d) *: *(?:emerg|alert|crit|err|warn|notice|info|debug) *: *",
         r"\[? ?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})? ?(?:Z|UTC|[+-]\d\d:?\d\d)?\]?:? +",
         r"(?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,9})? (?:\d{4} )?",

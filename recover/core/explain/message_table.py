@@ -127,6 +127,10 @@ MESSAGES: tuple[Message, ...] = (
     _m("recovery-action", _GUEST, By.TEXT, "uvm encountered global fatal error", "",
        "nvidia_uvm met a fatal error and asks for a reboot of this machine",
        "open-gpu-kernel-modules uvm_global.c: requiring os reboot to recover"),
+    _m("sxid", None, By.DEVICE, "NVSwitch fatal error", r"NVSwitch fatal error (?:12020|22003|22011|230(?:0[1-9]|1[0-7]))\b",
+       "an NVSwitch met an error for which the whole fabric must be reset", "Fabric Manager user guide, SXid classes"),
+    _m("sxid", _VM, By.DEVICE, "NVSwitch fatal error", r"detected NVSwitch fatal error \d+",
+       "an NVSwitch met a fatal error: the guest that owns the port must be restarted", "Fabric Manager user guide, SXid classes"),
     # ------------------------------------------------------------------------------- reset inside the guest
     _m("reset-unsupported", _VM, By.DEVICE, "Resetting GPU", r"Resetting GPU .*is not supported",
        "this GPU can't be reset from here: in a guest the hypervisor does not allow it",

@@ -124,7 +124,9 @@ def _survivors(lines: Iterable[Line], table: list[Row]) -> Iterator[Told]:
     """Rows of processes that a SIGKILL higher up in the same text was sent to."""
     killed: dict[int, int] = {}
     for line in lines:
-        match = _KILL.search(line.whole) if line.typed and "kill" in line.whole else None
+        match = _KILL.search(line.whole) if "kill" in line.whole else None
+        if match is not None and not line.typed and not line.text.startswith(("kill ", "sudo kill ")):
+            match = None  # a sentence about it
         for word in match[1].split() if match else ():
             killed.setdefault(int(word), line.number)
     for row in table:

@@ -167,8 +167,6 @@ class _Reader:
     # ---------------------------------------------------------------------------------------- -q and -q -x
 
     def _query(self, number: int, text: str) -> None:
-        if self.inside == "xml" and text:
-            self.inside = ""
         gpu = _GPU.match(text)
         if gpu is not None or _INSIDE.match(text):
             self.inside, self.section = "q", ""
@@ -198,8 +196,10 @@ class _Reader:
             self.section, self.inside = opened[1].replace("_", " "), "xml"
         elif text.startswith(("<nvidia_smi_log", "<!DOCTYPE nvidia_smi_log")):
             self.inside = "xml"
-        elif self.inside != "xml" or not text.startswith("</"):
+        elif self.inside != "xml":
             return
+        elif text.startswith("</nvidia_smi_log>"):
+            self.inside = ""
         self.mine.add(number)
 
     # ---------------------------------------------------------------------------------------- CSV

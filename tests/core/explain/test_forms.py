@@ -383,3 +383,46 @@ def test_a_holder_that_does_not_exist() -> None:
 )
 def test_a_reboot_or_an_unload_that_hangs_needs_the_vm(name: str, trace: str, cure: str) -> None:
     assert found(f"INFO: task {name}:99 blocked for more than 120 seconds.\n{trace}") == [("stuck-process", cure, 1)]
+
+
+@pytest.mark.parametrize(
+    ("line", "right"),
+    [
+        ("[Feb 27 2025 15:10:02] [ERROR] [tid 1] detected NVSwitch non-fatal error 12028 on fid 0 on NVSwitch pci bus id 00000000:86:00.0", []),
+        ("[Feb 27 2025 15:10:02] [ERROR] [tid 1] detected NVSwitch fatal error 20034 on fid 0 on NVSwitch pci bus id 00000000:86:00.0", [("sxid", "vm", 1)]),
+        ("[Feb 27 2025 15:10:02] [ERROR] [tid 1] detected NVSwitch fatal error 22003 on fid 0 on NVSwitch pci bus id 00000000:86:00.0", [("sxid", None, 1)]),
+        ("6,3973,227996636,-;NVRM: Xid (PCI:0000:41:00): 119, pid=1, name=x, Timeout after 6s", [("xid", "gpu", 1)]),
+        ("6,3973,227996636,-;nvidia-peermem nv_get_p2p_free_callback:127 ERROR detected invalid context, skipping further processing", []),
+        ("NVRM: Xid (PCI:0000:05:00): 63, pid=9, name=x, Row Remapper: New row marked for remapping, reset gpu to activate.",
+         [("row-remap-pending", "gpu", 1)]),
+    ],
+)  # fmt: skip
+def test_other_logs(line: str, right: list[tuple[str, str | None, int]]) -> None:
+    assert found(line) == right
+
+
+def test_xml_with_every_kind_of_line_in_it() -> None:
+    text = (
+        '<gpu id="0000:0A:00.0">\n\t<mig_devices>\n\t\tNone\n\t</mig_devices>\n\t<platformInfo>\n\t\t<host_id>1</host_id>\n'
+        "\t</platformInfo>\n\t<remapped_rows>\n\t\t<remapped_row_failure>Yes</remapped_row_failure>\n\t</remapped_rows>\n"
+    )
+    assert found(text) == [("row-remap-failed", None, 9)]
+
+
+def test_a_report_as_people_write_one() -> None:
+    """Prose, bullets and three kinds of output without prompts."""
+    text = (
+        "The vLLM server often fails to exit cleanly and I cannot kill the process, even kill -9 does not work.\n"
+        "  • OS: Ubuntu 20.04\n\n"
+        "      PID  PPID STAT                  STARTED CMD\n"
+        "      77637     1 R    Wed Sep 17 12:51:13 2025 VLLM::EngineCore\n\n"
+        "      sudo kill -9 77637\n"
+        "      PID  PPID STAT                  STARTED CMD\n"
+        "      77637     1 R    Wed Sep 17 12:51:13 2025 VLLM::EngineCore\n\n"
+        "      sudo cat /proc/77637/stack\n"
+        "      [<0>] uvm_spin_loop+0xb4/0x100 [nvidia_uvm]\n"
+    )
+    assert {(signal, cure) for signal, cure, _ in found(text)} == {
+        ("dead-group", "process"),
+        ("unkillable-process", "guest"),
+    }

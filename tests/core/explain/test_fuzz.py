@@ -7,7 +7,7 @@ import re
 import time
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from recover.core.clean import clean
@@ -43,6 +43,8 @@ def test_bytes_are_nothing(raw: bytes) -> None:
 @given(st.text(alphabet=st.characters(codec="utf-8", exclude_categories=()), max_size=400))
 @_QUICK
 def test_text_is_nothing(text: str) -> None:
+    # Hypothesis knows the words of the program under test: a message by itself is one.
+    assume(not any(needle in text for message in MESSAGES for needle in message.needles))
     assert [t for t in explain(text) if not t.note] == []
 
 

@@ -133,7 +133,9 @@ def test_other_numbers_mean_the_same(name: str, seed: int) -> None:
     text = re.sub(
         r"\b(?:535|550|565|575|390|595)\.\d{2,3}(?:\.\d{2})?", rng.choice(["325.15", "470.82.01", "610.43.02"]), text
     )
-    text = re.sub(r"(lock-|fig-)\d{3}(?=\.)", r"\g<1>9174", text).replace("vm:100", "vm:9174").replace("VM 100", "VM 9174")
+    text = (
+        re.sub(r"(lock-|fig-)\d{3}(?=\.)", r"\g<1>9174", text).replace("vm:100", "vm:9174").replace("VM 100", "VM 9174")
+    )
     assert found(text.split("\n")) == RIGHT[name]
 
 
