@@ -42,6 +42,7 @@ from recover.model.reading import Known
 from recover.model.snapshot import Snapshot
 from recover.model.verdict import Scope
 from recover.steps.common import called
+from recover.steps.services import key_of
 
 _SICK = frozenset({Health.DEAD, Health.HUNG})
 _SHELLS = frozenset({"bash", "zsh", "sh", "fish", "dash", "ksh", "tcsh"})
@@ -68,7 +69,8 @@ def _hits(snapshot: Snapshot, action: Action) -> Iterable[Hit]:
         case StopService(name=name, monitor=True):
             return [Hit("service", name, "stopped, and started again at once")]
         case StopService(name=name):
-            return [Hit("service", name, "stopped"), *(_ended(g) for g in snapshot.groups if g.owner.name == name)]
+            stopped = (action.manager, name, action.uid)
+            return [Hit("service", name, "stopped"), *(_ended(g) for g in snapshot.groups if _of(snapshot, g, stopped))]
         case Signal(group=key):
             return [_ended(g) for g in snapshot.groups if g.key == key]
         case ResetGpu(gpus=gpus):
@@ -98,6 +100,10 @@ def _hits(snapshot: Snapshot, action: Action) -> Iterable[Hit]:
 
 def _guest_name(snapshot: Snapshot) -> str:
     return snapshot.guest.identity.hostname if isinstance(snapshot.guest, Guest) else snapshot.target.name
+
+
+def _of(snapshot: Snapshot, group: Group, service: tuple[str, str, int | None]) -> bool:
+    return group.owner.name == service[1] or key_of(snapshot, group) == service
 
 
 def _ended(group: Group) -> Hit:

@@ -12,6 +12,7 @@ from recover.model.hypervisor import Hypervisor
 from recover.model.ladder import Playbook, Ready, Rung, RungOption, Step, Value
 from recover.model.snapshot import Channel, Snapshot
 from recover.model.verdict import Diagnosis, Finding, Scope
+from recover.steps.services import key_of
 from recover.steps.table import ALL_STEPS
 
 __all__ = ["DRAIN", "Context", "identity", "options"]
@@ -94,8 +95,11 @@ def _named(snapshot: Snapshot, line: Line) -> frozenset[str]:
         match act.do:
             case Signal(group=key):
                 names.add(key)
-            case StopService(name=name):
-                names |= {g.key for g in snapshot.groups if g.owner.name == name}
+            case StopService(manager, name, uid=uid):
+                owned = (
+                    g for g in snapshot.groups if g.owner.name == name or key_of(snapshot, g) == (manager, name, uid)
+                )
+                names |= {g.key for g in owned}
             case ResetGpu(gpus=gpus):
                 names |= {word for pair in gpus for word in pair}
             case WakeGpu(uuid=uuid, bus_id=bus_id):

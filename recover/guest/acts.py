@@ -29,12 +29,26 @@ def _dump(request: "dict[str, Any]") -> "dict[str, Any]":
     return dump.dump(request)
 
 
+def _host_look(request: "dict[str, Any]") -> "dict[str, Any]":
+    from recover.guest import host
+
+    return host.look(request)
+
+
+def _pci() -> "Any":
+    from recover.guest import pci
+
+    return pci
+
+
 ACTS = {
     "signal": kill.send,
     "await_gone": kill.await_gone,
     "set_persistence": reset.set_persistence,
     "reset_gpu": reset.reset_gpu,
     "stop_service": units.stop,
+    "suspend_autostart": units.suspend,
+    "restore_autostart": units.restore,
     "start_service": units.start,
     "place_marker": marker.place,
     "clear_marker": marker.clear,
@@ -43,6 +57,10 @@ ACTS = {
     "wake_gpu": wake.wake,
     "reboot": restart.reboot,
     "dump": _dump,
+    "host_look": _host_look,
+    "reset_pci": lambda request: _pci().reset(request),
+    "restore_reset_method": lambda request: _pci().restore(request),
+    "host_reset_gpu": lambda request: _pci().reset_gpu(request),
 }  # type: dict[str, Callable[[dict[str, Any]], dict[str, Any]]]
 
 

@@ -79,6 +79,7 @@ class Service:
     restarts: int = 0
     uid: int | None = None  # whose manager, for systemd-user
     within: str = ""  # the configured slice that it stands in
+    unit: str = ""  # the systemd unit that runs this container
     id: str = ""  # a container's full id
 
 

@@ -56,8 +56,6 @@ _COMMANDS = {
     OwnerKind.KUBERNETES: "kubectl delete pod {name}",
     OwnerKind.SLURM: "scancel {name}",
     OwnerKind.SUPERVISORD: "supervisorctl stop {name}",
-    OwnerKind.PODMAN: "podman stop {name}",
-    OwnerKind.SYSTEMD_USER: "systemctl --user stop {name}",
 }
 _FORMS = {OwnerKind.KUBERNETES: "<its pod>", OwnerKind.SLURM: "<its job>"}
 

@@ -17,7 +17,7 @@ from recover.model.reading import Known
 from recover.model.snapshot import Channel, Snapshot
 from recover.model.verdict import Finding, Scope
 from recover.steps.common import FRAGILE, SICK, called, flag, line, number
-from recover.steps.services import services_of
+from recover.steps.services import services_of, stops
 from recover.steps.workers import end_groups
 
 _FABRIC = "nvidia-fabricmanager"
@@ -131,13 +131,13 @@ def _clear(snapshot: Snapshot, guest: Guest, chosen: tuple[Gpu, ...], evict: boo
 def _evict(snapshot: Snapshot, holders: tuple[Group, ...]) -> Plan:
     now, kept, _ = services_of(snapshot, holders)
     if kept:
-        (_, name), other = next(iter(kept.items()))
+        (_, name, _), other = next(iter(kept.items()))
         return Refuse("bystanders", f"{name} also serves {called(other)} on other GPUs", f"stop {name} yourself")
     ends = end_groups(snapshot, holders, _TERM_S, _KILL_S)
     if not isinstance(ends, Line):
         return ends
-    stops = [Act(StopService(manager, name, _STOP_S)) for manager, name in now]
-    return line((*stops, *ends.acts), (*(f"{manager} stops {name}" for manager, name in now), *ends.words))
+    words = [f"{manager} stops {name}" for manager, name, _ in now]
+    return line((*stops(now, _STOP_S), *ends.acts), (*words, *ends.words))
 
 
 def _is_monitor(guest: Guest, group: Group) -> bool:

@@ -6,6 +6,9 @@ pod, a Slurm job) are refused with the command that asks them.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+
 from recover.model.act import Act, Pass, Plan, Refuse, StopService
 from recover.model.guest import Guest, Service
 from recover.model.hypervisor import GuestKind
@@ -14,17 +17,25 @@ from recover.model.process import Group, OwnerKind
 from recover.model.reading import Known
 from recover.model.snapshot import Channel, Snapshot
 from recover.model.verdict import Finding, Scope
-from recover.steps.common import SICK, called, elsewhere, evictable, line, number
+from recover.steps.common import SICK, called, elsewhere, evictable, line, number, processes
 
-Key = tuple[str, str]  # (manager, name)
+Key = tuple[str, str, int | None]  # (manager, name, whose manager: None is the machine's)
 
-_ASKED = {OwnerKind.SYSTEMD: "systemd", OwnerKind.DOCKER: "docker"}
-_STOPPED = frozenset({"inactive", "failed", "exited", "dead", "created"})
-_TRYING = frozenset({"activating", "restarting"})
+_ASKED = {
+    OwnerKind.SYSTEMD: "systemd",
+    OwnerKind.SYSTEMD_USER: "systemd-user",
+    OwnerKind.DOCKER: "docker",
+    OwnerKind.PODMAN: "podman",
+    OwnerKind.SUPERVISORD: "supervisord",
+}
+_STOPPED = frozenset({"inactive", "failed", "exited", "dead", "created", "STOPPED", "EXITED", "FATAL"})
+_TRYING = frozenset({"activating", "restarting", "BACKOFF", "STARTING"})
+_BOXES = ("docker", "podman")
 
 # Units without which nobody can reach or run the guest; a group that stands in one of them is no service of its own.
 _VITAL = ("sshd", "ssh.", "docker.", "containerd.", "crio.", "kubelet.", "slurmd.", "dbus", "user@", "init.")
 _NO_SERVICE = (".scope", ".slice")
+_UID = re.compile(r"^uid (\d+)$|/user@(\d+)\.service/")
 
 
 def _plan(snapshot: Snapshot, findings: tuple[Finding, ...], params: Params) -> Plan:
@@ -33,27 +44,77 @@ def _plan(snapshot: Snapshot, findings: tuple[Finding, ...], params: Params) -> 
         return Pass("no dead or hung group is named by a finding")
     now, kept, stopped = services_of(snapshot, groups)
     if now:
-        acts = [Act(StopService(manager, name, number(params, "deadline"))) for manager, name in now]
-        return line(acts, [f"{manager} stops {name}" for manager, name in now])
-    return _refuse_elsewhere(groups) or Pass(_why_not(stopped, kept))
+        return line(stops(now, number(params, "deadline")), [_words(snapshot, key) for key in now])
+    return _refuse_elsewhere(snapshot, groups) or Pass(_why_not(stopped, kept))
+
+
+def stops(keys: Iterable[Key], deadline_s: float) -> list[Act]:
+    return [Act(StopService(manager, name, deadline_s, uid=uid)) for manager, name, uid in keys]
+
+
+def _words(snapshot: Snapshot, key: Key) -> str:
+    manager, name, uid = key
+    text = f"{manager} stops {name}" + (f" of user {uid}" if uid is not None else "")
+    found = _service(snapshot, key)
+    if found is not None and found.enabled == "auto-remove":
+        text += "; its container is deleted by that and can't be started again"
+    return text
 
 
 def services_of(snapshot: Snapshot, groups: tuple[Group, ...]) -> tuple[list[Key], dict[Key, Group], list[Key]]:
     """Who would start `groups` again: to be stopped now; kept, as it also serves another group; already stopped."""
     found: dict[Key, None] = {}  # in the order of the groups, each once
     for group in groups:
-        manager = _ASKED.get(group.owner.kind, "")
-        if manager and _stoppable(manager, group.owner.name):
-            found[(manager, group.owner.name)] = None
+        key = key_of(snapshot, group)
+        if key is not None and _stoppable(key[0], key[1]):
+            found[key] = None
     for service in _retrying(snapshot, groups):
-        found[(service.manager, service.name)] = None
+        found[(service.manager, service.name, service.uid)] = None
     kept = {key: well for key in found if (well := _also_serves(snapshot, key, groups))}
     stopped = [key for key in found if key not in kept and _is_stopped(snapshot, key)]
     return [key for key in found if key not in kept and key not in stopped], kept, stopped
 
 
-def _refuse_elsewhere(groups: tuple[Group, ...]) -> Refuse | None:
-    asked = [(g, command) for g in groups if (command := elsewhere(g.owner))]
+def key_of(snapshot: Snapshot, group: Group) -> Key | None:
+    """Who is to be asked to stop a group; None where nobody is, or only a person may."""
+    manager = _ASKED.get(group.owner.kind, "")
+    if not manager:
+        return None
+    if manager == "supervisord":
+        program = _program(snapshot, group)
+        return ("supervisord", program, None) if program else None
+    match = _UID.search(group.owner.detail) if manager in ("systemd-user", "podman") else None
+    uid = int(match[1] or match[2]) if match else None
+    if manager == "systemd-user" and uid is None:
+        return None
+    key = (manager, group.owner.name, uid)
+    found = _service(snapshot, key)
+    if found is not None and found.unit:  # Podman's own word for who would start it again
+        return ("systemd" if uid is None else "systemd-user", found.unit, uid)
+    return key if group.owner.name else None
+
+
+def only_by_hand(snapshot: Snapshot, group: Group) -> str:
+    """The command with which a person asks the owner of `group`, where we can't ask it ourselves."""
+    return "" if key_of(snapshot, group) is not None else elsewhere(group.owner)
+
+
+def _program(snapshot: Snapshot, group: Group) -> str:
+    """The supervisord program whose process is a member of the group or above it."""
+    table = {p.pid: p for p in processes(snapshot).values()}
+    above: set[int] = set()
+    todo = [m.pid for m in group.members]
+    while todo:
+        pid = todo.pop()
+        if pid > 1 and pid not in above:
+            above.add(pid)
+            todo += [table[pid].ppid] if pid in table else []
+    named = [s.name for s in _services(snapshot) if s.manager == "supervisord" and s.main_pid in above and s.main_pid]
+    return named[0] if len(named) == 1 else ""
+
+
+def _refuse_elsewhere(snapshot: Snapshot, groups: tuple[Group, ...]) -> Refuse | None:
+    asked = [(g, command) for g in groups if (command := only_by_hand(snapshot, g))]
     if not asked:
         return None
     names = "; ".join(called(g) for g, _ in asked)
@@ -62,23 +123,22 @@ def _refuse_elsewhere(groups: tuple[Group, ...]) -> Refuse | None:
 
 def _why_not(stopped: list[Key], kept: dict[Key, Group]) -> str:
     if kept:
-        return "; ".join(f"{name} also serves {called(well)}, so it isn't stopped" for (_, name), well in kept.items())
+        return "; ".join(f"{key[1]} also serves {called(well)}, so it isn't stopped" for key, well in kept.items())
     if stopped:
-        return f"already stopped: {', '.join(name for _, name in stopped)}"
+        return f"already stopped: {', '.join(key[1] for key in stopped)}"
     return "no service owns what is dead or hung"
 
 
 def _stoppable(manager: str, name: str) -> bool:
-    return bool(name) and (manager != "systemd" or not (name.startswith(_VITAL) or name.endswith(_NO_SERVICE)))
+    if not name:
+        return False
+    return not manager.startswith("systemd") or not (name.startswith(_VITAL) or name.endswith(_NO_SERVICE))
 
 
 def _also_serves(snapshot: Snapshot, key: Key, ending: tuple[Group, ...]) -> Group | None:
     """A group of the same service that isn't to be ended."""
     keys = {g.key for g in ending}
-    for group in snapshot.groups:
-        if group.key not in keys and (_ASKED.get(group.owner.kind, ""), group.owner.name) == key:
-            return group
-    return None
+    return next((g for g in snapshot.groups if g.key not in keys and key_of(snapshot, g) == key), None)
 
 
 def _services(snapshot: Snapshot) -> tuple[Service, ...]:
@@ -87,30 +147,43 @@ def _services(snapshot: Snapshot) -> tuple[Service, ...]:
     return snapshot.guest.services.value
 
 
+def _service(snapshot: Snapshot, key: Key) -> Service | None:
+    """What its manager said of it; a container is known by its name or by the beginning of its id."""
+    manager, name, uid = key
+    for service in _services(snapshot):
+        by_id = manager in _BOXES and len(name) >= 12 and service.id.startswith(name)
+        if service.manager == manager and service.uid == uid and (service.name == name or by_id):
+            return service
+    return None
+
+
 def starts_by_itself(snapshot: Snapshot) -> tuple[Service, ...]:
     """Running services of this target, or owners of its sick groups, that the next boot would start again."""
-    owners = {g.owner.name for g in snapshot.groups if g.health in SICK and not g.protected}
+    sick = [key for g in snapshot.groups if g.health in SICK and not g.protected and (key := key_of(snapshot, g))]
+    owners = {found for key in sick if (found := _service(snapshot, key)) is not None}
     return tuple(
         s
         for s in _services(snapshot)
-        if (s.name in snapshot.target.services or s.name in owners)
+        if (s.name in snapshot.target.services or s.within in snapshot.target.services or s in owners)
         and s.state not in _STOPPED
         and _stoppable(s.manager, s.name)
-        and (s.enabled == "enabled" or (s.manager in ("docker", "podman") and s.restart not in ("", "no")))
+        and (s.enabled == "enabled" or (s.manager in _BOXES and s.restart not in ("", "no")))
     )
 
 
 def _is_stopped(snapshot: Snapshot, key: Key) -> bool:
-    return any(s.state in _STOPPED for s in _services(snapshot) if (s.manager, s.name) == key)
+    found = _service(snapshot, key)
+    return found is not None and found.state in _STOPPED
 
 
 def _retrying(snapshot: Snapshot, ending: tuple[Group, ...]) -> tuple[Service, ...]:
     """Services of this target that try to start on top of what is held, or whose main process is being ended."""
     members = {m.pid for g in ending for m in g.members}
+    ours = snapshot.target.services
     return tuple(
         s
         for s in _services(snapshot)
-        if s.name in snapshot.target.services
+        if (s.name in ours or s.within in ours)
         and s.manager in _ASKED.values()
         and _stoppable(s.manager, s.name)
         and (s.state in _TRYING or (s.main_pid in members and s.state not in _STOPPED))
@@ -130,6 +203,6 @@ STEPS = (
             Param("evict", False, "also services of groups without evidence of health"),
             Param("drain", False, "the services of all groups, also of healthy ones"),
         ),
-        doc="Stops the systemd unit or container that owns a dead or hung group; it is started again after recovery.",
+        doc="Stops the unit, container or program that owns a dead or hung group; it is started again after recovery.",
     ),
 )

@@ -13,7 +13,8 @@ from recover.model.ladder import Param, Params, Step
 from recover.model.process import Group, Process, ProcessId
 from recover.model.snapshot import Channel, Snapshot
 from recover.model.verdict import Finding, Scope
-from recover.steps.common import called, elsewhere, evictable, line, number, processes, spared
+from recover.steps.common import called, evictable, line, number, processes, spared
+from recover.steps.services import only_by_hand
 
 _QUIT_S = 5.0
 
@@ -75,7 +76,7 @@ def _words(ending: _Ending, term_s: float) -> str:
 
 
 def _refuse(snapshot: Snapshot, group: Group) -> Refuse | None:
-    command = elsewhere(group.owner)
+    command = only_by_hand(snapshot, group)
     if command:
         return Refuse("owned-elsewhere", f"its owner would start it again: {called(group)}", command)
     seen = processes(snapshot)

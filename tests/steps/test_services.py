@@ -49,8 +49,6 @@ def test_a_unit_that_serves_something_else_is_left_alone(health):
         (OwnerKind.KUBERNETES, "0a1b", "kubectl delete pod 0a1b"),
         (OwnerKind.SLURM, "4711", "scancel 4711"),
         (OwnerKind.SUPERVISORD, "", "supervisorctl stop <its name>"),
-        (OwnerKind.PODMAN, "abc", "podman stop abc"),
-        (OwnerKind.SYSTEMD_USER, "s.service", "systemctl --user stop s.service"),
     ],
 )
 def test_owners_that_only_a_person_may_ask(kind, name, command):
@@ -58,6 +56,59 @@ def test_owners_that_only_a_person_may_ask(kind, name, command):
     assert isinstance(offered, Refuse)
     assert offered.guard == "owned-elsewhere"
     assert offered.lift == command
+
+
+def test_a_users_own_manager_is_asked_as_that_user():
+    owner = Owner(OwnerKind.SYSTEMD_USER, "s.service", "uid 1000")
+    line = plan_for("stop-service", look(group(5000, owner=owner)))
+    assert acts(line) == [StopService("systemd-user", "s.service", 120, uid=1000)]
+
+
+ROOTLESS = "/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-abc.scope"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "unit", "asked"),
+    [
+        ("/machine.slice/libpod-abc.scope", "", ("podman", "abcabcabcabc", None)),
+        (ROOTLESS, "", ("podman", "abcabcabcabc", 1000)),
+        ("/machine.slice/libpod-abc.scope", "vllm.service", ("systemd", "vllm.service", None)),
+        (ROOTLESS, "vllm.service", ("systemd-user", "vllm.service", 1000)),
+    ],
+)
+def test_podman_is_asked_unless_a_unit_would_start_it_again(cgroup, unit, asked):
+    uid = 1000 if "1000" in cgroup else None
+    box = Service("podman", "vllm", "running", uid=uid, unit=unit, id="abcabcabcabc0123")
+    snapshot = look(group(5000, owner=Owner(OwnerKind.PODMAN, "abcabcabcabc", cgroup)), services=Known((box,)))
+    manager, name, whose = asked
+    assert acts(plan_for("stop-service", snapshot)) == [StopService(manager, name, 120, uid=whose)]
+
+
+def test_a_stopped_container_is_known_by_its_id():
+    box = Service("docker", "vllm", "exited", id="0123456789abcdef")
+    owner = Owner(OwnerKind.DOCKER, "0123456789abcdef")
+    snapshot = look(group(5000, owner=owner), services=Known((box,)))
+    assert plan_for("stop-service", snapshot) == Pass("already stopped: 0123456789abcdef")
+
+
+def test_a_container_that_its_own_stop_deletes_is_said():
+    box = Service("docker", "vllm", "running", id="0123456789abcdef", enabled="auto-remove")
+    owner = Owner(OwnerKind.DOCKER, "0123456789abcdef")
+    line = plan_for("stop-service", look(group(5000, owner=owner), services=Known((box,))))
+    assert "can't be started again" in line.words[0]
+
+
+def test_a_program_of_supervisord_is_known_by_its_process():
+    programs = Known((Service("supervisord", "llm:sglang", "RUNNING", 5000), Service("supervisord", "b", "RUNNING", 7)))
+    owner = Owner(OwnerKind.SUPERVISORD, "", "supervisord, pid 90")
+    line = plan_for("stop-service", look(group(5000, owner=owner), services=programs))
+    assert acts(line) == [StopService("supervisord", "llm:sglang", 120)]
+
+
+def test_all_that_stands_in_a_configured_slice_is_meant():
+    tries = Known((Service("systemd", "a.service", "activating", within="llm.slice"),))
+    snapshot = look(group(5000), services=tries, target=b.target(services=("llm.slice",)))
+    assert acts(plan_for("stop-service", snapshot)) == [StopService("systemd", "a.service", 120)]
 
 
 def test_what_can_be_stopped_is_stopped_before_a_refusal():

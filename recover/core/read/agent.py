@@ -143,6 +143,10 @@ def service(item: Row) -> Service:
         restart=item.text("restart"),
         enabled=item.text("enabled"),
         restarts=item.number("restarts"),
+        uid=item.maybe("uid"),
+        within=item.text("within"),
+        unit=item.text("unit"),
+        id=item.text("id", limit=80),
     )
 
 
