@@ -116,9 +116,15 @@ def _verdicts(bdf: str, seen: list[_Seen]) -> Iterator[Told]:
     yield from _by_table(bdf, seen[last + 1 :])
 
 
+_CAUSE = re.compile(r"caused by previous Xid (\d{1,5})")
+
+
 def _by_table(bdf: str, seen: list[_Seen]) -> Iterator[Told]:
     told: set[int] = set()
     for one in seen:
+        cause = _CAUSE.search(one.text) if one.code == 45 else None
+        if cause is not None and all(other.code != int(cause[1]) for other in seen):
+            one = _Seen(one.line, int(cause[1]), "")  # noqa: PLW2901
         if one.code == 63 and "reset gpu to activate" in one.text.lower() and 63 not in told:
             says = "has a row remap pending, which its next reset applies (Xid 63)"
             yield _told("row-remap-pending", bdf, says, Scope.GPU, "the driver's own words in the line", one.line)
@@ -168,6 +174,7 @@ def _switch(event: SxidEvent, line: Line) -> Iterator[Told]:
 _HUNG = re.compile(
     r"INFO: task (?P<name>.{1,64}?):(?P<pid>\d{1,10}) blocked for more than \d+ seconds|^blocked for more than$"
 )
+_SHOWN = re.compile(r"task:(?P<name>.{1,64}?) +state:D .{0,60}?(?<!p)pid: ?(?P<pid>\d{1,10})\b")
 _LOCKED = re.compile(
     r"BUG: soft lockup|^soft lockup$|hard LOCKUP on cpu|rcu.*(?:self-)?detected (?:expedited )?stalls?\b"
 )
@@ -189,11 +196,16 @@ def _stalls(lines: tuple[Line, ...], claimed: frozenset[int]) -> tuple[list[Told
             continue
         hung = _hung_head(lines, at)
         if hung is not None:
-            found.append(_hung(hung, line, _trace(lines, at)))
+            found.append(_hung(hung, line, _trace(lines, at, hung["pid"])))
             used.add(line.number)
         elif ("lockup" in line.after or "LOCKUP" in line.after or "stall" in line.after) and _LOCKED.search(line.text):
             found.append(_locked(line, _trace(lines, at)))
             used.add(line.number)
+        elif "state:D" in line.text and (shown := _SHOWN.match(line.text)) is not None:
+            trace = _trace(lines, at, shown["pid"])
+            if any(_NVIDIA.search(text) for text in trace):
+                found.append(_hung(shown, line, trace))
+                used.add(line.number)
     return found, frozenset(used)
 
 
@@ -206,11 +218,13 @@ def _hung_head(lines: tuple[Line, ...], at: int) -> re.Match[str] | None:
     return next((match for whole in continued(lines, at) if (match := _HUNG.search(whole))), None)
 
 
-def _trace(lines: tuple[Line, ...], at: int) -> list[str]:
-    """What follows a head, up to the next one: the stack that belongs to it."""
+def _trace(lines: tuple[Line, ...], at: int, pid: str | None = None) -> list[str]:
+    """What follows a head, up to the next one of another task: the stack that belongs to it."""
     rest = []
     for line in lines[at + 1 : at + 1 + TRACE_LINES]:
-        if line.typed or _HUNG.search(line.text) or _LOCKED.search(line.text):
+        shown = _SHOWN.match(line.text)
+        other = shown is not None and shown["pid"] != pid
+        if line.typed or other or _HUNG.search(line.text) or _LOCKED.search(line.text):
             break
         rest.append(line.text)
     return rest
@@ -231,7 +245,7 @@ def _hung(match: re.Match[str], line: Line, trace: list[str]) -> Told:
         fact = "the driver's shutdown waits for a dead GPU (open-gpu-kernel-modules 1027, 1252): stop and start the VM"
         return Told("stuck-process", says, Scope.VM, fact, line.number, line.shown, subject)
     where = " inside the NVIDIA driver" if driver else ""
-    says = f"{who} has waited in the kernel{where} for minutes: no signal reaches it"
+    says = f"{who} waits in the kernel{where} and does not get on: no signal reaches it"
     fact = "Linux hung-task watchdog; a task in state D ends only when what it waits for answers (gpud 117)"
     return Told("stuck-process", says, Scope.GUEST, fact, line.number, line.shown, subject)
 

@@ -155,8 +155,10 @@ _IDLE = frozenset({"_main_loop", "nvidia_poll", "nvkms_kthread_q_callback"})
 
 def _stacks(lines: Iterable[Line]) -> Iterator[list[Line]]:
     stack: list[Line] = []
+    logged = False  # the trace of a kernel log is judged with its head, there
     for line in lines:
-        if line.text.startswith("[<") and _FRAME.match(line.text):
+        logged = "Call Trace" in line.text or (logged and line.text != "" and not line.typed)
+        if not logged and line.text.startswith("[<") and _FRAME.match(line.text):
             stack.append(line)
         elif stack:
             yield stack

@@ -426,3 +426,38 @@ def test_a_report_as_people_write_one() -> None:
         ("dead-group", "process"),
         ("unkillable-process", "guest"),
     }
+
+
+OLD_TRACE = """\
+[  721.028170] INFO: task nvc:[driver]:5403 blocked for more than 120 seconds.
+[  721.028229]       Tainted: P           O    4.4.146-1.el7.elrepo.x86_64 #1
+[  721.028273] "echo 0 > /proc/sys/kernel/hung_task_timeout_secs" disables this message.
+[  721.028323] nvc:[driver]    D ffff883f2cc43bd8     0  5403   5396 0x00000084
+[  721.028346] Call Trace:
+[  721.028360]  [<ffffffff8170e16e>] ? schedule_preempt_disabled+0xe/0x10
+[  721.028368]  [<ffffffff8170de85>] schedule+0x35/0x80
+[  721.028422]  [<ffffffffa09c376e>] uvm_gpu_retain_by_uuid+0x1e/0x40 [nvidia_uvm]
+"""
+SHOWN = """\
+[  +0.000049] task:{name}      state:D stack:    0 pid:15277 ppid: 15257 flags:0x00000002
+[  +0.000006] Call Trace:
+[  +0.000003]  <TASK>
+[  +0.000005]  mutex_lock+0x34/0x40
+[  +0.000005]  {frame}
+"""
+
+
+def test_traces_of_old_kernels_and_of_blocked_tasks() -> None:
+    assert found(OLD_TRACE) == [("stuck-process", "guest", 1)]
+    uvm = "uvm_page_tree_get_ptes_async+0x93/0x970 [nvidia_uvm]"
+    assert found(SHOWN.format(name="python3.11", frame=uvm)) == [("stuck-process", "guest", 1)]
+    assert found(SHOWN.format(name="python3.11", frame="do_wait+0x1/0x2")) == []
+    two = SHOWN.format(name="a", frame="do_wait+0x1/0x2") + SHOWN.format(name="b", frame=uvm).replace("15277", "15278")
+    assert found(two) == [("stuck-process", "guest", 6)]
+
+
+def test_channels_torn_down_by_another_xid() -> None:
+    line = xid(45, "pid=9, name=x, Ch 0000000a caused by previous Xid {}")
+    assert found(line.format(119)) == [("xid", "gpu", 1)]
+    assert found(line.format(43)) == []
+    assert found(xid(95) + "\n" + line.format(95)) == [("xid", "gpu", 1)]
