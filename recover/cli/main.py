@@ -23,6 +23,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "probe": ("look", "One look at a target, as JSON. Changes nothing."),
     "explain": ("explain", "What pasted logs, tables and errors mean, and what cures each."),
     "baseline": ("baseline", "How a target looks when nothing runs on it: save, show, propose."),
+    "targets": ("targets", "The GPU guests on the clusters: host, address, devices, neighbours. Changes nothing."),
+    "doctor": ("doctor", "Whether a recovery could be done: each failure with its fix. Changes nothing."),
     "rehearse": ("rehearse", "The whole climb against a simulated machine."),
     "history": ("history", "Past runs."),
     "playbooks": ("playbooks", "The playbooks: list, show, check."),

@@ -37,6 +37,7 @@ __all__ = [
     "GuestRow",
     "PveRaw",
     "Upid",
+    "addresses",
     "guest_rows",
     "hypervisor",
     "parse_upid",
@@ -92,7 +93,7 @@ def hypervisor(raw: PveRaw) -> Hypervisor:
         invisible_guests=not _sees_all(raw),
         host_uptime_s=_uptime(node),
         clock_s=clock,
-        agent_addresses=_addresses(raw.agent_net),
+        agent_addresses=addresses(raw.agent_net),
         gaps=_gaps(
             raw,
             {
@@ -255,7 +256,7 @@ def _shared(raw: PveRaw, ours: tuple[HostPci, ...], other: Mapping[str, Any]) ->
     )  # fmt: skip
 
 
-def _addresses(reading: Reading[Any]) -> tuple[str, ...]:
+def addresses(reading: Reading[Any]) -> tuple[str, ...]:
     """The guest's own addresses: from its agent, or for a container from its interfaces."""
     value: Any = known_or(reading, [])
     rows = value.get("result") if isinstance(value, Mapping) else value
