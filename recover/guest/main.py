@@ -72,7 +72,7 @@ def look(request: "dict[str, Any]") -> None:
     guarded("fuse", leftovers.stuck_fuse)
     found = guarded("process-files", deep.scan, rows, deep.Nodes(pci), limit.within(_DEEP_S)) or {}
     cgroups = {rows[pid]["cgroup"] for pid in deep.holders(found) if pid in rows}
-    guarded("services", services.look, request.get("services") or (), sorted(cgroups), limit)
+    guarded("services", services.look, request.get("services") or (), sorted(cgroups), rows, limit)
     guarded("boot", restart.look, limit)
     timeout = float(request.get("health_timeout") or health.TIMEOUT_S)
     asked = guarded("servers", health.start, health.urls_of(request, found), timeout) or []
