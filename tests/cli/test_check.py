@@ -31,10 +31,10 @@ def test_the_code_is_a_plugins(cli: Cli, machines: Machines, fault: str, code: i
 
 
 def test_a_busy_server_is_looked_at_twice_and_no_other(cli: Cli, machines: Machines) -> None:
-    app = machines(busy="healthy", spare="idle", sick="incident")
+    app = machines(busy="healthy", spare="idle", sick="incident", held="vram-held")
     ran = cli("check", "--all", "--every", "0.1", "--format", "json", "-q", app=app)
     looks = {t["target"]: t["looks"] for t in json.loads(ran.out)["targets"]}
-    assert looks == {"busy": 2, "spare": 1, "sick": 1} and ran.code == 2
+    assert looks == {"busy": 2, "spare": 1, "sick": 1, "held": 1} and ran.code == 2
 
 
 def test_looks_let_ripen_what_does_not_move(cli: Cli, machines: Machines) -> None:

@@ -126,8 +126,9 @@ def progress_may_tell(snapshot: Snapshot, diagnosis: Diagnosis) -> bool:
     """Whether a second look soon can turn a merely living server into a healthy or a starting one."""
     if diagnosis.findings or not isinstance(snapshot.guest, Guest) or diagnosis.state is not State.UNCERTAIN:
         return False
+    blind = diagnosis.gaps[: diagnosis.blind]
     alive = {unproved(group) for group in snapshot.groups if group.health is Health.LIVE}
-    return bool(alive) and all(gap in alive for gap in diagnosis.gaps[: diagnosis.blind])
+    return bool(blind) and all(gap in alive for gap in blind)
 
 
 def _several(sentences: list[str]) -> str:
