@@ -96,6 +96,8 @@ USER = (
     'uvicorn[{n}]: INFO:     10.0.0.{k}:{n} - "GET /health HTTP/1.1" 200 OK',
     'nginx[{n}]: 10.0.0.{k} - - [01/Mar/2026:10:00:00 +0000] "GET /api HTTP/1.1" 401 {n} "-" "curl/8"',
     'nginx[{n}]: 10.0.0.{k} - - [01/Mar/2026:10:00:00 +0000] "POST /v1 HTTP/1.1" 499 595 "-" "python/3"',
+    'uvicorn[{n}]: INFO:     10.0.0.{k}:{n} - "GET /v1/models HTTP/1.1" 401 Unauthorized',
+    'uvicorn[{n}]: INFO:     10.0.0.{k}:{n} - "POST /v1/chat HTTP/1.1" 599 Unknown',
     "vllm[{n}]: INFO 03-01 10:00:00 [loggers.py:118] Engine 000: Avg prompt throughput: {n}.0 tokens/s, Running: {k} reqs",
     "sglang[{n}]: [2026-03-01 10:00:00 TP0] Decode batch. #running-req: {k}, #token: {n}, token usage: 0.{k}",
     'rsync[{n}]: rsync: [receiver] write failed on "/mnt/a": No space left on device (28)',
