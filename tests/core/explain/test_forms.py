@@ -465,3 +465,8 @@ def test_channels_torn_down_by_another_xid() -> None:
     assert found(line.format(119)) == [("xid", "gpu", 1)]
     assert found(line.format(43)) == []
     assert found(xid(95) + "\n" + line.format(95)) == [("xid", "gpu", 1)]
+
+
+def test_of_two_cures_for_the_same_thing_the_gravest_counts() -> None:
+    text = "No devices were found\nNVRM: This PCI I/O region assigned to your NVIDIA device is invalid\n"
+    assert found(text) == [("gpu-missing", None, 2)]
