@@ -46,8 +46,13 @@ def device(guest_machine: Machine) -> Iterator[State]:
 
 
 @pytest.fixture
-def pve(guest_machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PveServer]:
-    with power.api(guest_machine, tmp_path_factory.mktemp("pve")) as server:
+def obeys_within_s() -> float:
+    return 60.0
+
+
+@pytest.fixture
+def pve(guest: Machine, obeys_within_s: float, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PveServer]:
+    with power.api(guest, tmp_path_factory.mktemp("pve"), obeys_within_s) as server:
         yield server
 
 

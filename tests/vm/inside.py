@@ -51,8 +51,8 @@ def run(shell: Shell, script: str, *words: str, deadline: float = 60.0) -> str:
     return ran.stdout.decode().strip()
 
 
-def start(shell: Shell, code: str, *words: str, title: str = "") -> int:
-    """Start Python code that says `ready`, under a title if given; it outlives the connection. Gives its pid."""
+def start(shell: Shell, code: str, *words: str) -> int:
+    """Start Python code that says `ready`; it outlives the connection. Gives its pid."""
     python = [interpreter(), "-I", "-S", "-c", code, *words]
     return int(run(shell, _START, *python))
 

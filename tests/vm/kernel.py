@@ -6,9 +6,15 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-QEMU, BUSYBOX, SSHD = "qemu-system-x86_64", "busybox", "sshd"
+BOOT, MODULES = Path("/boot"), Path("/lib/modules")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-PACKAGES = {QEMU: "qemu-system-x86", BUSYBOX: "busybox-static", SSHD: "openssh-server", "setpriv": "util-linux"}
+PACKAGES = {
+    "qemu-system-x86_64": "qemu-system-x86",
+    "busybox": "busybox-static",
+    "sshd": "openssh-server",
+    "ssh-keygen": "openssh-client",
+    "setpriv": "util-linux",
+}
 
 
 class Missing(Exception):
@@ -32,9 +38,9 @@ def tool(name: str) -> str:
 def kernel() -> Kernel:
     """The newest installed kernel that has 9p as a module: the cloud flavour does not."""
     found = []
-    for image in Path("/boot").glob("vmlinuz-*"):
+    for image in BOOT.glob("vmlinuz-*"):
         release = image.name.removeprefix("vmlinuz-")
-        modules = Path("/lib/modules") / release
+        modules = MODULES / release
         if (modules / "modules.dep").is_file() and list((modules / "kernel/fs/9p").glob("9p.ko*")):
             found.append(Kernel(release, image, modules))
     if not found:
@@ -48,7 +54,7 @@ def load_order(kernel: Kernel, names: list[str]) -> list[Path]:
     for line in (kernel.modules / "modules.dep").read_text().splitlines():
         path, _, rest = line.partition(":")
         needs[path] = rest.split()
-    by_name = {Path(path).name.split(".")[0].replace("-", "_"): path for path in needs}
+    by_name = {_name(path): path for path in needs}
     builtin = {
         Path(p).name.split(".")[0].replace("-", "_") for p in (kernel.modules / "modules.builtin").read_text().split()
     }
@@ -62,3 +68,7 @@ def load_order(kernel: Kernel, names: list[str]) -> list[Path]:
             if path not in order:
                 order.append(path)
     return [kernel.modules / path for path in order]
+
+
+def _name(path: str) -> str:
+    return Path(path).name.split(".")[0].replace("-", "_")

@@ -46,9 +46,9 @@ def node() -> Kind:
 
 def _held_disk(port: str, slot: int) -> list[str]:
     """A disk on which the monitor can hold a read for as long as it likes: whoever reads it directly is in D state."""
+    held = "driver=raw,file.driver=blkdebug,file.image.driver=null-co,file.image.size=64M,file.image.read-zeroes=on"
     return [
-        "-drive", f"if=none,id={DISK},driver=raw,file.driver=blkdebug,file.image.driver=null-co,"
-                  "file.image.size=64M,file.image.read-zeroes=on",
+        "-drive", f"if=none,id={DISK},{held}",
         "-device", f"pcie-root-port,id={port},chassis={slot},slot={slot}",
         "-device", f"nvme,drive={DISK},serial=held,bus={port}",
     ]  # fmt: skip

@@ -58,7 +58,7 @@ class Machine:
     def up(cls, folder: Path, kind: Kind, name: str = "node-174") -> Self:
         vm = cls(folder, kind, name)
         try:
-            vm._prepare()
+            vm.prepare()
             vm.start()
             vm.wait_up()
         except BaseException:
@@ -86,7 +86,10 @@ class Machine:
             raise QemuError(f"already running as {self.qemu.pid}")
         if self.kind.fresh is not None:
             self.kind.fresh()
-        self.qemu = Qemu(self._launcher, self._argv(), self.folder / "qemu.log")
+        self.qemu = self.launch(self.argv())
+
+    def launch(self, argv: list[str]) -> Qemu:
+        return Qemu(self._launcher, argv, self.folder / "qemu.log")
 
     def stop(self) -> None:
         assert self.qemu is not None
@@ -171,7 +174,7 @@ class Machine:
 
     # -- how it is built --------------------------------------------------------------------------------------------
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._kernel = kernel()
         for name in ("id_ed25519", "host_key"):
@@ -191,7 +194,7 @@ class Machine:
         }
         (self.folder / "initramfs").write_bytes(initramfs.build(self._kernel, kind.modules, kind.options, files))
 
-    def _argv(self) -> list[str]:
+    def argv(self) -> list[str]:
         kind, folder = self.kind, self.folder
         # A guest that stops for want of a timer is of no use: no panic without an end.
         cmdline = f"console=ttyS0 quiet loglevel=4 panic=5 mitigations=off {kind.cmdline}"

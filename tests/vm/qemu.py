@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -120,10 +121,8 @@ class Qemu:
         """As qemu-server ends a guest: ask over QMP, and after a while kill. Says which it was."""
         if self._pidfd < 0:
             return "quit"
-        try:
+        with contextlib.suppress(OSError):
             self._socket.sendall(b'{"execute": "quit"}\n')
-        except OSError:
-            pass
         if self.wait_end(QUIT_S):
             return "quit"
         self.kill()

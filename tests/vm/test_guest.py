@@ -102,9 +102,7 @@ def test_a_read_that_the_device_keeps_is_d_state_with_its_wchan(sick: Sick) -> N
     assert not reader.sigkill_pending
 
 
-def test_only_what_can_die_dies_and_the_survivor_is_named(
-    sick: Sick, guest_machine: Machine, shell: SshShell
-) -> None:
+def test_only_what_can_die_dies_and_the_survivor_is_named(sick: Sick, guest_machine: Machine, shell: SshShell) -> None:
     members = tuple(sick.id(pid) for pid in (sick.reader, sick.leader, sick.plain))
     assert act(shell, Signal("sick", members, "KILL")).ok, "a signal that is sent is sent, also to D"
     began = time.monotonic()

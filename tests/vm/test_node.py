@@ -1,4 +1,4 @@
-"""What a host does with a device that is passed through: facts of a real kernel with an IOMMU, as a host rung needs them.
+"""What a host does with a passed-through device: facts of a real kernel with an IOMMU, as a host rung needs them.
 
 Every write goes through `inside.write`: detached, with a deadline, because some of them wait in the kernel for ever.
 """

@@ -66,7 +66,9 @@ def test_memory_outlives_a_reboot_from_inside_and_not_a_reset_of_the_device(
     device.set_used(0, LEFT_MIB)
     before = boot(shell)
     pid = guest.monitor.pid
-    inside.run(shell, "setsid /run/vm/busybox sh -c 'sleep 0.5; exec /run/vm/busybox reboot' >/dev/null 2>&1 </dev/null &")
+    inside.run(
+        shell, "setsid /run/vm/busybox sh -c 'sleep 0.5; exec /run/vm/busybox reboot' >/dev/null 2>&1 </dev/null &"
+    )
     after = BootWatch(lambda left: GuestProbe(shell).look(deadline=left), shell.forget, every_s=0.5)(
         AwaitBoot(before, 1, 120.0)
     )
