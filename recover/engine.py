@@ -184,8 +184,8 @@ class Run:
         if not self._consented(attempt):
             return
         if not self.history.evidence and self.snapshot is not None:
-            folder, missing = self.world.evidence.keep(self.snapshot)
-            self._write(Kept(self.world.clock.now(), folder, missing))
+            saved = self.world.evidence.keep(self.snapshot)
+            self._write(Kept(self.world.clock.now(), saved.folder, saved.missing, saved.notes))
         marked = self._mark(attempt.step)
         if not marked.ok:
             self._write(Declined(self.world.clock.now(), "the guest's marker", marked.detail, attempt.step, held=True))

@@ -58,9 +58,18 @@ class Journal(Protocol):
     def entries(self) -> Iterable[Entry]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """Where evidence lies, what is missing of it, and what it already tells a person."""
+
+    folder: str = ""
+    missing: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
 class Evidence(Protocol):
-    def keep(self, snapshot: Snapshot) -> tuple[str, tuple[str, ...]]:
-        """Save what an act may destroy; gives the folder and what is missing, within 60 s."""
+    def keep(self, snapshot: Snapshot) -> Saved:
+        """Save what an act may destroy, within 60 s."""
 
 
 class View(Protocol):

@@ -292,7 +292,9 @@ class _Recovery:
         interrupts.told = getattr(self.view, "told", interrupts.told)
         interrupts.install()
         self.wired.clock.woken_by(lambda: bool(interrupts.pending()))
-        evidence = EvidenceFolder(folder / "evidence", self.wired.connections.collectors())
+        evidence = EvidenceFolder(
+            folder / "evidence", self.wired.connections.collectors(), self.wired.connections.causes
+        )
         try:
             closed = _engine(self.wired, self.wired.actuator(), self.gate, self.view, journal, evidence, interrupts,
                              run, case).run(self._opened(run, case, me))  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from recover.cli.common import emit, emit_json
+from recover.cli.common import emit, emit_json, places
 
 if TYPE_CHECKING:
     from recover.core.budget.model import Facts, Launch, ModelConfig, Verdict
@@ -20,6 +20,7 @@ _LARGEST_FILE = 64 << 20
 
 
 @click.command()
+@places
 @click.option("--available", metavar="SIZE", required=True, help="Memory that is available, as 445GiB.")
 @click.option("--loading", metavar="SIZE", help="What loading takes besides, as 40GiB; else 5 GiB per rank.")
 @click.option("--margin", metavar="SIZE", help="What is to stay free, as 25GiB; else 25 GiB.")

@@ -161,6 +161,11 @@ class Connections:
             found.append(("the hypervisor's record", self._record))
         return tuple(found)
 
+    def causes(self, snapshot: Snapshot, seconds: float) -> tuple[str, ...]:
+        from recover.edge.causes import causes
+
+        return causes(self.shell(), snapshot, min(seconds, 30.0))
+
     def _dump(self, snapshot: Snapshot, seconds: float) -> Found:
         """Stacks and last words of what may be ended; the driver's own view only where no GPU hangs."""
         if not isinstance(snapshot.guest, Guest):

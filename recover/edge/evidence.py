@@ -12,20 +12,29 @@ from recover.core.codec import encode
 from recover.edge.store.folder import write_atomically
 from recover.model.guest import Guest
 from recover.model.snapshot import Snapshot
+from recover.ports import Saved
 
 CAP_S = 60.0
 # What was found, as (file name, content), and what could not be had.
 Found = tuple[Iterable[tuple[str, bytes]], Iterable[str]]
 Collector = Callable[[Snapshot, float], Found]
+Notes = Callable[[Snapshot, float], Iterable[str]]
+
+
+def no_notes(snapshot: Snapshot, seconds: float) -> Iterable[str]:
+    return ()
 
 
 class EvidenceFolder:
-    """Writes below `folder`. `collectors`: (what it is, how to get it within so many seconds); asked side by side."""
+    """Writes below `folder`. `collectors`: (what it is, how to get it within so many seconds); asked side by side.
 
-    def __init__(self, folder: Path, collectors: Iterable[tuple[str, Collector]] = ()) -> None:
-        self._folder, self._collectors = folder, tuple(collectors)
+    `notes` says what can already be told of the cause.
+    """
 
-    def keep(self, snapshot: Snapshot) -> tuple[str, tuple[str, ...]]:
+    def __init__(self, folder: Path, collectors: Iterable[tuple[str, Collector]] = (), notes: Notes = no_notes) -> None:
+        self._folder, self._collectors, self._notes = folder, tuple(collectors), notes
+
+    def keep(self, snapshot: Snapshot) -> Saved:
         missing: list[str] = []
         began = time.monotonic()
         self._write("snapshot.json", json.dumps(encode(snapshot), indent=1).encode(), missing)
@@ -34,8 +43,9 @@ class EvidenceFolder:
         else:
             missing.append(f"everything in the guest: {snapshot.guest.failure}: {snapshot.guest.detail}")
         left = CAP_S - (time.monotonic() - began)
-        with ThreadPoolExecutor(max(1, len(self._collectors)), thread_name_prefix="evidence") as pool:
+        with ThreadPoolExecutor(len(self._collectors) + 1, thread_name_prefix="evidence") as pool:
             asked = [(what, pool.submit(collect, snapshot, left)) for what, collect in self._collectors]
+            told = pool.submit(self._notes, snapshot, left)
         for what, answer in asked:
             try:
                 files, absent = answer.result()
@@ -44,7 +54,12 @@ class EvidenceFolder:
                 missing += absent
             except Exception as error:  # evidence must never stop a recovery, whatever breaks in collecting it
                 missing.append(f"{what}: {type(error).__name__}: {error}")
-        return str(self._folder), tuple(missing)
+        try:
+            notes = tuple(told.result())
+        except Exception as error:  # as above
+            notes = ()
+            missing.append(f"the cause: {type(error).__name__}: {error}")
+        return Saved(str(self._folder), tuple(missing), notes)
 
     def _write(self, name: str, data: bytes, missing: list[str]) -> None:
         try:
@@ -56,5 +71,5 @@ class EvidenceFolder:
 class NoEvidence:
     """For runs that change nothing."""
 
-    def keep(self, snapshot: Snapshot) -> tuple[str, tuple[str, ...]]:
-        return "", ()
+    def keep(self, snapshot: Snapshot) -> Saved:
+        return Saved()

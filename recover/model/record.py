@@ -95,6 +95,10 @@ class Vitals:
     reached: bool = True
     baseline_stale: str = ""  # why the saved baseline does not fit this guest any more
     host_booted_at: int | None = None  # by the Proxmox node's own clock, seconds
+    node: str = ""  # the Proxmox node, and what is passed through to the guest there
+    vmid: int = 0
+    devices: tuple[str, ...] = ()
+    start_timeout_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +175,7 @@ class Kept:
     at: float
     evidence: str
     missing: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # what it already tells: why the launch could not work, and which would
 
 
 @dataclass(frozen=True, slots=True)

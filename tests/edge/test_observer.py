@@ -210,7 +210,7 @@ def test_evidence_that_cannot_be_had_is_named_and_stops_nothing(tmp_path: Path) 
         return [("../ps.txt", b"x")], ["py-spy is not installed"]
 
     folder = EvidenceFolder(tmp_path / "e", [("logs", broken), ("ps", processes)])
-    path, missing = folder.keep(b.healthy_snapshot())
-    assert missing == ("logs: ConnectionError: gone", "py-spy is not installed")
-    assert (Path(path) / "ps.txt").read_bytes() == b"x"
-    assert json.loads((Path(path) / "snapshot.json").read_text())["$"] == "Snapshot"
+    saved = folder.keep(b.healthy_snapshot())
+    assert saved.missing == ("logs: ConnectionError: gone", "py-spy is not installed")
+    assert (Path(saved.folder) / "ps.txt").read_bytes() == b"x"
+    assert json.loads((Path(saved.folder) / "snapshot.json").read_text())["$"] == "Snapshot"

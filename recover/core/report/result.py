@@ -9,7 +9,7 @@ from typing import Any
 from recover.core.aftercare import HEALTHY
 from recover.core.clean import clean
 from recover.core.history import Attempt, fold
-from recover.model.record import Began, Closed, Decided, EndKind, Entry, GpuVital, Opened, Saw, Stop, Vitals
+from recover.model.record import Began, Closed, Decided, EndKind, Entry, GpuVital, Kept, Opened, Saw, Stop, Vitals
 from recover.model.verdict import Finding
 
 SCHEMA = 1
@@ -46,6 +46,7 @@ def result(entries: Iterable[Entry], journal: str) -> Json:
     verdict = seen.verdict.vitals if seen.verdict is not None else None
     closed = history.closed
     opened = history.opened
+    told = {"cause": [clean(line) for line in notes(entries)]}
     return {
         "schema": SCHEMA,
         "target": opened.target if opened is not None else None,
@@ -64,7 +65,13 @@ def result(entries: Iterable[Entry], journal: str) -> Json:
         "next": (closed.end.next or None) if closed is not None else None,
         "journal": journal or None,
         "evidence": history.evidence or None,
+        **(told if told["cause"] else {}),
     }
+
+
+def notes(entries: Iterable[Entry]) -> tuple[str, ...]:
+    """What the evidence told of the cause, in this run or the one that it goes on with."""
+    return next((e.notes for e in entries if isinstance(e, Kept) and e.notes), ())
 
 
 def held(target: str, why: str, command: str) -> Json:
