@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from recover.core.read.stream import Unpacker
-from recover.edge.probe import GuestProbe, ProbeSettings, command, line_of, payload
+from recover.edge.probe import GuestProbe, ProbeSettings, command, line_of, payload, too_dense
 from recover.edge.shell.talk import Talk, TalkingShell
 from recover.model.contact import Broken, Ran
 
@@ -35,11 +35,19 @@ class SteadyProbe(GuestProbe):
             said = self._again(self._talk, line, ends)
             if said is not None:
                 return said
-        opened = self._far.converse(command(self._settings.pythons), ends - time.monotonic())
+        said = self._anew(line, ends)
+        if self._dense and too_dense(said):
+            self._dense = False
+            said = self._anew(line, ends)
+        return said
+
+    def _anew(self, line: bytes, ends: float) -> Ran | Broken:
+        began = time.monotonic()
+        opened = self._far.converse(command(self._settings.pythons), max(0.1, ends - began))
         if isinstance(opened, Broken):
             return opened
         self._talk, self._stream = opened, Unpacker()
-        return self._rest(opened, payload() + line, ends, time.monotonic())
+        return self._rest(opened, payload("look", self._dense) + line, ends, began)
 
     def _again(self, talk: Talk, line: bytes, ends: float) -> Ran | Broken | None:
         """Ask the agent that is there. None: it has nothing to say, and a new one must be asked."""

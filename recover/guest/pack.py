@@ -1,4 +1,4 @@
-"""What is said travels packed: rows that the look before said too are named by their place in it, all is deflated.
+"""What is said travels packed: pieces that the look before said too are named by their place in it, all is deflated.
 
 Every line is flushed, so that a hang later on still leaves what was said before it.
 """
@@ -11,59 +11,63 @@ if TYPE_CHECKING:
     from typing import Any
 
 MARK = b'{"k":"packed"}\n'  # what follows it is one deflated stream
-ROWS = {"procs": "list", "deep": "list", "leftovers": "list", "pci": "list", "services": "list", "kernel": "lines"}
+AGAIN = "~"  # the kind of a line that names pieces of the look before
 
 
 class Packer:
-    """One deflated stream. `turn` ends a look: from then on its rows can be named."""
+    """One deflated stream. `turn` ends a look: from then on the pieces of its lines can be named."""
 
     def __init__(self) -> None:
         self._stream = zlib.compressobj(5)
-        self._said = {}  # type: dict[str, list[bytes]]  # this look's lines of each kind that has rows
+        self._said = {}  # type: dict[str, list[bytes]]  # this look's pieces of each kind
         self._before = {}  # type: dict[str, list[bytes]]
-        self._places = {}  # type: dict[str, dict[str, int]]
+        self._places = {}  # type: dict[str, dict[bytes, int]]
 
     def line(self, data: bytes) -> bytes:
         return self._stream.compress(data) + self._stream.flush(zlib.Z_SYNC_FLUSH)
 
     def known_line(self, data: bytes) -> bytes:
-        """The same for an agent that stays: the line is kept, and what of it was said before is only named."""
+        """The same for an agent that stays: what of the line was said before is only named."""
         kind = kind_of(data)
-        if kind in ROWS:
-            self._said.setdefault(kind, []).append(data)
-            if kind in self._before:
-                data = self._named(kind, data)
+        head, pieces, by, tail = cut(data)
+        if not by or kind == AGAIN:
+            return self.line(data)
+        self._said.setdefault(kind, []).extend(pieces)
+        if kind in self._before:
+            data = self._named(kind, head, pieces, by, tail)
         return self.line(data)
 
     def turn(self) -> None:
-        self._before, self._said = self._said, {}
-        self._places = {}
+        self._before, self._said, self._places = self._said, {}, {}
 
-    def _named(self, kind: str, data: bytes) -> bytes:
-        if kind not in self._places:  # only now: most agents are asked once
-            rows = [row for line in self._before[kind] for row in json.loads(line.decode("ascii"))[ROWS[kind]]]
-            self._places[kind] = {_text(row): place for place, row in enumerate(rows)}
+    def _named(self, kind: str, head: bytes, pieces: "list[bytes]", by: bytes, tail: bytes) -> bytes:
+        if kind not in self._places:
+            self._places[kind] = {piece: place for place, piece in enumerate(self._before[kind])}
         places = self._places[kind]
-        value = json.loads(data.decode("ascii"))
         told = []  # type: list[Any]
-        run = None  # type: Any
-        for row in value[ROWS[kind]]:
-            place = places.get(_text(row))
+        run = [-1, 0]
+        for piece in pieces:
+            place = places.get(piece)
             if place is None:
-                run = None
-                told.append(row)
-            elif run is not None and place == run[0] + run[1]:
+                told.append(piece.decode("ascii"))
+                run = [-1, 0]
+            elif place == run[0] + run[1]:
                 run[1] += 1
             else:
                 run = [place, 1]
-                told.append({"again": run})
-        value[ROWS[kind]] = told
-        value["~"] = 1
-        return (_text(value) + "\n").encode("ascii")
+                told.append(run)
+        value = {"of": kind, "head": head.decode("ascii"), "say": told, "by": by.decode("ascii")}
+        value.update(tail=tail.decode("ascii"), k=AGAIN)
+        return json.dumps(value, separators=(",", ":")).encode("ascii") + b"\n"
 
 
-def _text(value: "Any") -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=True)
+def cut(line: bytes) -> "tuple[bytes, list[bytes], bytes, bytes]":
+    """Head, pieces, what stands between them, tail. Mere text: where a string holds a seam, it is cut there as well."""
+    for opens, seam, closes in ((b":[{", b"},{", b"}]"), (b":[[", b"],[", b"]]")):
+        begins, ends = line.find(opens), line.rfind(closes)
+        if 0 <= begins and begins + 3 <= ends:
+            return line[: begins + 3], line[begins + 3 : ends].split(seam), seam, line[ends:]
+    return line, [], b"", b""
 
 
 def kind_of(data: bytes) -> str:

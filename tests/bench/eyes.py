@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from recover.core.read.agent import parse_lines
+from recover.core.read.stream import Unpacker
 from recover.edge.probe import GuestProbe, ProbeSettings, command, line_of, payload
 from recover.edge.shell import SshSettings, SshShell
 from recover.edge.steady import SteadyProbe
@@ -98,25 +100,79 @@ def _fake_gpus(folder: Path) -> Iterator[dict[str, str]]:
 
 def _asked(root: Path) -> bytes:
     request = {"do": "look", "health": (), "health_ports": False, "deadline": 120, "root": str(root), "pack": True}
-    return payload() + line_of(request)
+    return payload("look", dense=True) + line_of(request)
 
 
 def agent_beside_ps(count: int, repeats: int) -> list[Measure]:
-    """Wall and CPU on a machine with so many idle processes more."""
+    """Wall and CPU on a machine with so many idle processes more.
+
+    Two parts without a goal: a later look of an agent that stays, and what a person needs besides to know who holds a
+    GPU, which ps can't tell.
+    """
     folder = Path(tempfile.mkdtemp(prefix="gpu-recover-bench-"))
     try:
-        with _fake_gpus(folder) as env, sleepers(count):
+        with _fake_gpus(folder) as env, sleepers(count), _staying(folder / "machine", env) as again:
             asked, argv = _asked(folder / "machine"), command((sys.executable,))
-            person = ["sh", "-c", f"{_PS} && exec nvidia-smi -q -x"]
-            ours, theirs = in_turn(repeats, lambda: cost(argv, asked, env), lambda: cost(person, b"", env))
+            person = f"{_PS} && nvidia-smi -q -x"
+            holders = f"{person} && (fuser -v {folder}/machine/dev/nvidia* 2>&1 || true)"
+            ours, theirs, later, whole = in_turn(
+                repeats,
+                lambda: cost(argv, asked, env),
+                lambda: cost(["sh", "-c", person], b"", env),
+                again,
+                lambda: cost(["sh", "-c", holders], b"", env),
+            )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    parts = (_spread("agent, 8 GPUs", ours), _spread("ps and nvidia-smi -q -x", theirs))
+    parts = (
+        _spread("agent, 8 GPUs", ours),
+        _spread("ps and nvidia-smi -q -x", theirs),
+        _spread("a later look of an agent that stays (no goal)", later),
+        _spread("ps, nvidia-smi -q -x and fuser -v (no goal)", whole),
+    )
     return [
         Measure(f"agent beside ps and nvidia-smi, {count} processes, {what}",
                 _median(ours, key) / _median(theirs, key), 1.0, "x", parts)
         for what, key in (("run time", "wall"), ("CPU", "cpu"))
     ]  # fmt: skip
+
+
+@contextmanager
+def _staying(root: Path, env: Mapping[str, str]) -> Iterator[Callable[[], Cost]]:
+    """Later looks of one agent; its first one is made here."""
+    line = line_of(
+        {"do": "look", "health": (), "health_ports": False, "deadline": 120, "root": str(root), "stay": True}
+    )
+    agent = subprocess.Popen(command((sys.executable,)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
+    assert agent.stdin is not None and agent.stdout is not None
+    into, out, stream = agent.stdin, agent.stdout.fileno(), Unpacker()
+
+    def look(data: bytes) -> Cost:
+        began, used = time.monotonic(), _cpu(agent.pid)
+        into.write(data)
+        into.flush()
+        while not stream.over:
+            said = os.read(out, 1 << 20)
+            if not said:
+                raise Broke("the agent that stays ended")
+            stream.feed(said)
+        took = time.monotonic() - began
+        end = parse_lines(stream.turn()).one("end")
+        return Cost(took, (end.real("cpu") if end is not None else 0.0) + _cpu(agent.pid) - used)
+
+    try:
+        look(payload("look", dense=True) + line)
+        yield lambda: look(line)
+    finally:
+        into.close()
+        agent.wait(60)
+        agent.stdout.close()
+
+
+def _cpu(pid: int) -> float:
+    """User and system seconds of one process without its children."""
+    ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 
 # -- 2: bytes over the wire
@@ -174,7 +230,7 @@ def check_beside_xargs(repeats: int) -> list[Measure]:
         config.write_text(there.config())
         hosts.write_text("\n".join(there.addresses) + "\n")
         request = {"do": "look", "health": (), "health_ports": True, "deadline": 110, "pack": True}
-        asked.write_bytes(payload() + line_of(request))
+        asked.write_bytes(payload("look", dense=True) + line_of(request))
         one = f'exec {shlex.join(there.ssh())} "$0" {shlex.quote(shlex.join(command()))} < {asked} > /dev/null'
         xargs = ["xargs", "-a", str(hosts), "-n1", "-P", str(NODES), "sh", "-c", one]
         check = [TOOL, "--config", str(config), "check", "--all", "--format", "json", "-q", "--deadline", "120",

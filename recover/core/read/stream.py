@@ -11,8 +11,8 @@ from typing import Any
 
 MARK = b'{"k":"packed"}\n'
 CAP = 64 * 1024 * 1024  # of one look, unpacked: a machine must not fill our memory
-# Which field of a kind holds rows that can be named by their place in the look before.
-ROWS = {"procs": "list", "deep": "list", "leftovers": "list", "pci": "list", "services": "list", "kernel": "lines"}
+AGAIN = "~"  # the kind of a line that names pieces of the look before
+_CUTS = ((b":[{", b"},{", b"}]"), (b":[[", b"],[", b"]]"))
 
 
 def unpack(stdout: bytes) -> bytes:
@@ -34,7 +34,6 @@ class Unpacker:
         self._size = 0
         self._said: dict[str, list[bytes]] = {}
         self._before: dict[str, list[bytes]] = {}
-        self._rows: dict[str, list[Any]] = {}
         self.broken = False  # nothing that follows can be understood
 
     def feed(self, data: bytes) -> None:
@@ -75,53 +74,57 @@ class Unpacker:
     def turn(self) -> bytes:
         """The lines of the look. A last one that broke off is passed on too: the reader counts it."""
         text = bytes(self._plain) + b"".join(line + b"\n" for line in self._lines) + self._rest
-        self._before, self._said, self._rows = self._said, {}, {}
+        self._before, self._said = self._said, {}
         self._lines, self._size, self._rest = [], 0, b""
         self._plain.clear()
         return text
 
     def _whole(self, line: bytes) -> bytes:
         kind = _kind(line)
-        if kind not in ROWS:
-            return line
-        if line.rstrip().endswith(b'"~":1}') or b'"~":1' in line[-40:]:
-            line = self._named(line)
-        self._said.setdefault(kind, []).append(line)
+        if kind == AGAIN:
+            return self._named(line)
+        if pieces := cut(line):
+            self._said.setdefault(kind, []).extend(pieces)
         return line
 
     def _named(self, line: bytes) -> bytes:
-        """Rows that are only named are put back from the look before."""
+        """Pieces that are only named are put back from the look before."""
         try:
             value = json.loads(line)
-            del value["~"]
-            kind = value["k"]
-            field, rows = ROWS[kind], self._known(kind)
-            value[field] = [row for told in value[field] for row in _again(told, rows)]
-        except (ValueError, KeyError, TypeError, IndexError, RecursionError):
+            seam, before = value["by"].encode("ascii"), self._before.get(value["of"], [])
+            pieces = [piece for told in value["say"] for piece in _again(told, before)]
+            whole: bytes = (
+                value["head"].encode("ascii") + seam.join(pieces) + value["tail"].rstrip("\n").encode("ascii")
+            )
+            self._said.setdefault(value["of"], []).extend(pieces)
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
             self.broken = True
             return line
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode()
-
-    def _known(self, kind: str) -> list[Any]:
-        if kind not in self._rows:
-            lines = self._before.get(kind, [])
-            self._rows[kind] = [row for line in lines for row in json.loads(line)[ROWS[kind]]]
-        return self._rows[kind]
+        self._size += len(whole)
+        self.broken = self.broken or self._size > self._cap
+        return whole
 
 
-def _again(told: Any, rows: list[Any]) -> list[Any]:
-    if not isinstance(told, dict) or told.keys() != {"again"}:
-        return [told]
-    place, count = told["again"]
-    found = rows[place : place + count]
+def cut(line: bytes) -> list[bytes]:
+    """The pieces of a line as the agent cuts it; none where it can't be cut."""
+    for opens, seam, closes in _CUTS:
+        begins, ends = line.find(opens), line.rfind(closes)
+        if begins >= 0 and begins + 3 <= ends:
+            return line[begins + 3 : ends].split(seam)
+    return []
+
+
+def _again(told: Any, before: list[bytes]) -> list[bytes]:
+    if isinstance(told, str):
+        return [told.encode("ascii")]
+    place, count = told
+    found = before[place : place + count]
     if len(found) != count or place < 0:
         raise IndexError(place)
     return found
 
 
 def _kind(line: bytes) -> str:
-    """The kind, which stands last or just before the sign of named rows."""
-    text = line.rstrip()
-    text = text.removesuffix(b',"~":1}') + b"}" if text.endswith(b',"~":1}') else text
-    _, found, tail = text.rpartition(b'"k":"')
+    """The kind stands last; a quote inside a string is escaped, so that no title can forge it."""
+    _, found, tail = line.rstrip().rpartition(b'"k":"')
     return tail[:-2].decode("ascii", "replace") if found and tail.endswith(b'"}') else ""

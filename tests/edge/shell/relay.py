@@ -11,7 +11,7 @@ HERE = "127.0.0.1"
 
 
 class Relay:
-    """Listens on a port of its own and passes everything on to `port` of `host`. `close` ends its threads and connections."""
+    """Listens on a port of its own and passes everything on to `port` of `host`; leaving it ends all of it."""
 
     def __init__(self, port: int, host: str = HERE) -> None:
         self._to = (host, port)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -58,7 +59,7 @@ def agents(sshd: Sshd) -> set[int]:
     found = set()
     for pid in _below(sshd.process.pid):
         with contextlib.suppress(OSError):
-            if b"b.read(int(b.readline()))" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0", 4)[-1]:
+            if b"d=b.read(int(b.readline()))" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0", 4)[-1]:
                 found.add(pid)
     return found
 
@@ -197,6 +198,16 @@ def test_without_python_there_is_still_a_view(far: SshShell) -> None:
     guest = look(probe)
     probe.close()
     assert any("no Python" in gap for gap in guest.gaps)
+
+
+def test_a_python_without_bz2_is_asked_in_another_packing(far: SshShell, tmp_path: Path) -> None:
+    fake = tmp_path / "python-minimal"
+    block = "import sys; sys.modules['bz2'] = None; exec(sys.argv.pop(4))"
+    fake.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S -c "{block}" "$1" "$2" "$3" "$4"\n')
+    fake.chmod(0o755)
+    probe = SteadyProbe(far, ProbeSettings(pythons=(str(fake),)))
+    assert look(probe).complete and look(probe).complete
+    probe.close()
 
 
 def test_a_server_that_refuses_is_mute(sshd: Sshd) -> None:
