@@ -149,6 +149,7 @@ def calls(text: str) -> Iterator[list[str]]:
 
 def unknown_in(words: list[str]) -> list[str]:
     """What a call names that the command line does not have."""
+    words = words[: words.index("--")] if "--" in words else words  # what follows is somebody else's command
     words = with_default([w for w in words if not w.startswith("[") and w not in ("|", "...")])
     command: click.Command = cli
     names = {name for p in cli.params for name in p.opts}
