@@ -132,6 +132,7 @@ class Fault:
     unload_stuck: bool = False  # the module's unload never comes back
     mps: bool = False  # the ranks are clients of an MPS server
     criu: bool = False  # the ranks were restored by CRIU
+    respawns: bool = False  # something that nobody sees starts the same server whenever it ends
 
 
 FAULTS: dict[str, Fault] = {
@@ -217,6 +218,9 @@ FAULTS: dict[str, Fault] = {
             ram_cure=Scope.GUEST,
             inhibitor="unattended-upgrades",
         ),
+        Fault("mps-clients", "The dead server's ranks are clients of an MPS server.", workers="dead", mps=True),
+        Fault("criu-restored", "The dead server was restored by CRIU.", workers="dead", criu=True),
+        Fault("respawning", "Something unseen starts the same dead server whenever it ends.", "dead", respawns=True),
         Fault("ghost-utilisation", "All GPUs say 100 % busy with nothing on them.", workers="none", ghost=True),
         Fault("leftovers", "64 GiB of shared memory of a dead server.", workers="none", leftovers=64 * GIB),
         Fault(
@@ -320,9 +324,11 @@ class SimulatedMachine:
         self.release = [(until, mib) for until, mib in self.release if until > now]
         if not self.ranks and self.service == "active" and self.fault.supervised and self.vm.status == "running":
             self._launch("dead" if self.fault.comes_back_sick else "healthy")
+        if not self.ranks and self.fault.respawns and self.vm.status == "running" and self.vm.boot == 1:
+            self._launch(self.fault.workers)
 
     def _workers_now(self) -> str:
-        if self.generation > 1 and not self.fault.comes_back_sick:
+        if self.generation > 1 and not (self.fault.comes_back_sick or self.fault.respawns):
             return "healthy"
         return self.fault.workers
 
@@ -408,7 +414,7 @@ class SimulatedMachine:
             gpus=self._gpu_reading(),
             processes=Unknown(Why.DENIED, "simulated")
             if "processes" in self.fault.denied
-            else Known(tuple(self._process(r, boot_id) for r in self.ranks)),
+            else Known(self._processes(boot_id)),
             kernel=Known(self._kernel(uptime)),
             services=Known(self._services()),
             servers=self._servers(),
@@ -417,8 +423,18 @@ class SimulatedMachine:
             leftovers=Known(self._leftovers()),
             boot=Known(self._boot_facts()),
             modules=Known(self._modules()),
-            mps=tuple(MpsClient(_MPS_PID, r.pid) for r in self.ranks if self.fault.mps and r.gpu is not None),
+            mps=tuple(MpsClient(_MPS_PID, r.pid) for r in self.ranks if self._mps_client(r)),
         )
+
+    def _processes(self, boot_id: str) -> tuple[Process, ...]:
+        found = tuple(self._process(r, boot_id) for r in self.ranks)
+        if not self.fault.mps:
+            return found
+        server = Process(ProcessId(boot_id, _MPS_PID, 900), 1, _MPS_PID, _MPS_PID, "S", "nvidia-cuda-mps")
+        return (*found, replace(server, title="nvidia-cuda-mps-server", argv=Known(("nvidia-cuda-mps-server",))))
+
+    def _mps_client(self, rank: _Rank) -> bool:
+        return self.fault.mps and rank.gpu is not None and rank.live_threads > 0 and self.generation == 1
 
     def _boot_facts(self) -> BootFacts:
         who = (Inhibitor(self.fault.inhibitor, "simulated", "block"),) if self.fault.inhibitor else ()

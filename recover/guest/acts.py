@@ -6,7 +6,7 @@ The answer is one line `done` with ok, changed, clear (False: it may or may not 
 import os
 import time
 
-from recover.guest import child, kill, leftovers, marker, reset, restart, units, wake
+from recover.guest import child, kill, leftovers, marker, mps, reset, restart, units, wake
 from recover.guest.wire import Limit, emit
 
 TYPE_CHECKING = False
@@ -55,6 +55,7 @@ ACTS = {
     "sync": sync,
     "remove_leftovers": leftovers.remove,
     "wake_gpu": wake.wake,
+    "end_mps_client": mps.end_client,
     "reboot": restart.reboot,
     "dump": _dump,
     "host_look": _host_look,

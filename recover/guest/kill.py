@@ -13,11 +13,12 @@ from recover.guest.wire import Limit, read_or
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Iterable
 
 SIGNALS = {"TERM": signal.SIGTERM, "QUIT": signal.SIGQUIT, "KILL": signal.SIGKILL, "INT": signal.SIGINT,
            "CONT": signal.SIGCONT}  # fmt: skip
 _PIDFD_OPEN, _PIDFD_SEND = 434, 424  # the same numbers on every architecture that NVIDIA's driver runs on
+_ROUNDS = 4  # of a SIGKILL: what forks while it is ended is met again, and an endless one is said
 _NEVER = ("sshd", "sshd-session", "sshd-auth", "systemd", "init", "dbus-daemon", "systemd-logind")
 
 
@@ -120,13 +121,30 @@ def table() -> "dict[int, dict[str, Any]]":
     return found
 
 
-def descendants(rows: "dict[int, dict[str, Any]]", roots: "list[tuple[int, int]]") -> "list[tuple[int, int]]":
-    """What the verified roots started, found again now; children of a pid that is another process are not theirs."""
+def descendants(
+    rows: "dict[int, dict[str, Any]]", roots: "list[tuple[int, int]]", spare: "Iterable[int]" = (),
+    sessions: "Iterable[int]" = (),
+) -> "list[tuple[int, int]]":  # fmt: skip
+    """What the verified roots started, found again now; children of a pid that is another process are not theirs.
+
+    A session has no other members than what its leader started: what lost its parent is still known by it. `sessions`
+    are leaders that were verified a moment ago; the kernel gives no such number away while a session has it. Whoever
+    is spared is neither among them nor gone through.
+    """
     kids = {}  # type: dict[int, list[int]]
     for pid, row in rows.items():
         kids.setdefault(row["ppid"], []).append(pid)
-    found, todo = [], [pid for pid, start in roots if pid in rows and rows[pid]["start"] == start]
-    seen = set(todo)
+    verified = {pid for pid, start in roots if pid in rows and rows[pid]["start"] == start}
+    left = set(spare)
+    leaders = verified | set(sessions)
+    inside = [pid for pid, row in rows.items() if row["sid"] in leaders and not _below(pid, left, rows)]
+    found, todo = [], sorted(verified)
+    seen = verified | left
+    for pid in sorted(inside):
+        if pid not in seen:
+            seen.add(pid)
+            todo.append(pid)
+            found.append((pid, rows[pid]["start"]))
     while todo:
         for kid in sorted(kids.get(todo.pop(0), ())):
             if kid not in seen:
@@ -134,6 +152,10 @@ def descendants(rows: "dict[int, dict[str, Any]]", roots: "list[tuple[int, int]]
                 todo.append(kid)
                 found.append((kid, rows[kid]["start"]))
     return found
+
+
+def _below(pid: int, spare: "set[int]", rows: "dict[int, dict[str, Any]]") -> bool:
+    return bool(spare) and bool(procs.ancestors(rows, pid) & set(spare))
 
 
 def protected(rows: "dict[int, dict[str, Any]]", request: "dict[str, Any]") -> "dict[int, str]":
@@ -150,36 +172,77 @@ def protected(rows: "dict[int, dict[str, Any]]", request: "dict[str, Any]") -> "
 
 
 def send(request: "dict[str, Any]") -> "dict[str, Any]":
+    """One round; a SIGKILL looks again for what its targets started meanwhile, a few times and no more."""
     number = SIGNALS.get(str(request.get("signal")))
     if number is None:
         return {"ok": False, "changed": False, "detail": "no such signal: %r" % request.get("signal")}
     members, elsewhere = members_of(request)
-    rows = table()
-    targets = list(members)
-    if request.get("descendants"):
-        targets += [one for one in descendants(rows, members) if one not in targets]
+    told = _Told(len(elsewhere))
+    known = list(members)
+    rounds = _ROUNDS if number == signal.SIGKILL and request.get("descendants") else 1
+    fresh = known
+    sessions = set()  # type: set[int]
+    for turn in range(rounds):
+        rows = table()
+        spare = _spared(rows, request)
+        sessions |= {pid for pid, start in known if pid in rows and rows[pid]["start"] == start}
+        if request.get("descendants"):
+            below = descendants(rows, known, spare, sessions)
+            fresh = fresh + [one for one in below if one not in known and one not in fresh]
+        if not fresh:
+            break
+        _round(fresh, number, rows, spare, request, told)
+        known += [one for one in fresh if one not in known]
+        fresh = []
+        if turn + 1 < rounds:
+            time.sleep(0.05)
+    else:
+        rows = table()
+        if rounds > 1 and descendants(rows, known, _spared(rows, request), sessions):
+            told.log.append("new ones come as fast as they are ended")
+    return told.answer(str(request["signal"]))
+
+
+class _Told:
+    def __init__(self, gone: int) -> None:
+        self.sent, self.gone, self.refused, self.failed = 0, gone, 0, 0
+        self.log = []  # type: list[str]
+
+    def answer(self, name: str) -> "dict[str, Any]":
+        detail = "%s sent to %d, %d already gone" % (name, self.sent, self.gone)
+        if self.refused or self.failed:
+            detail += ", %d refused, %d failed" % (self.refused, self.failed)
+        ok = not self.refused and not self.failed
+        return {"ok": ok, "changed": self.sent > 0, "detail": detail, "log": self.log[:200]}
+
+
+def _spared(rows: "dict[int, dict[str, Any]]", request: "dict[str, Any]") -> "set[int]":
+    theirs, _ = members_of({"members": request.get("spare")})
+    return {pid for pid, start in theirs if pid in rows and rows[pid]["start"] == start}
+
+
+def _round(
+    targets: "list[tuple[int, int]]", number: int, rows: "dict[int, dict[str, Any]]", spare: "set[int]",
+    request: "dict[str, Any]", told: _Told,
+) -> None:  # fmt: skip
     never = protected(rows, request)
-    sent, gone, log = 0, len(elsewhere), []
-    failed = refused = 0
+    never.update({pid: "it belongs to others" for pid in spare})
     for pid, start in targets:
         if rows.get(pid, {}).get("start") == start and pid in never:
-            refused += 1
-            log.append("%d: not signalled: %s" % (pid, never[pid]))
+            told.refused += 1
+            told.log.append("%d: not signalled: %s" % (pid, never[pid]))
             continue
         try:
             if is_gone(pid, start):
                 raise Gone()
-            log.append("%d@%d: %s by %s" % (pid, start, request["signal"], signal_one(pid, start, number)))
-            sent += 1
+            how = signal_one(pid, start, number)
+            told.log.append("%d@%d: %s by %s" % (pid, start, request["signal"], how))
+            told.sent += 1
         except Gone:
-            gone += 1
+            told.gone += 1
         except OSError as error:
-            failed += 1
-            log.append("%d@%d: %s" % (pid, start, error))
-    detail = "%s sent to %d, %d already gone" % (request["signal"], sent, gone)
-    if refused or failed:
-        detail += ", %d refused, %d failed" % (refused, failed)
-    return {"ok": not refused and not failed, "changed": sent > 0, "detail": detail, "log": log[:200]}
+            told.failed += 1
+            told.log.append("%d@%d: %s" % (pid, start, error))
 
 
 def await_gone(request: "dict[str, Any]") -> "dict[str, Any]":

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 
-from recover.guest import child, deep, gpus, health, leftovers, marker, procs, restart, services, system, wire
+from recover.guest import child, deep, gpus, health, leftovers, marker, mps, procs, restart, services, system, wire
 from recover.guest.wire import Limit, emit, gap, guarded
 
 TYPE_CHECKING = False
@@ -74,6 +74,7 @@ def look(request: "dict[str, Any]") -> None:
     cgroups = {rows[pid]["cgroup"] for pid in deep.holders(found) if pid in rows}
     guarded("services", services.look, request.get("services") or (), sorted(cgroups), rows, limit)
     guarded("boot", restart.look, limit)
+    guarded("mps", mps.look, rows, limit)
     timeout = float(request.get("health_timeout") or health.TIMEOUT_S)
     asked = guarded("servers", health.start, health.urls_of(request, found), timeout) or []
     seconds = gpus.patience(lines, int(float(request.get("news_after") or 0.0) * 1e6))

@@ -227,6 +227,7 @@ def _container(tool: str, item: "dict[str, Any]", uid: "Optional[int]" = None) -
         "manager": tool,
         "uid": uid,
         "enabled": "auto-remove" if host.get("AutoRemove") else "",
+        "restored": bool(state.get("Restored")),
         "unit": str(labels.get("PODMAN_SYSTEMD_UNIT", "")),
         "name": str(item.get("Name", "")).lstrip("/"),
         "id": item.get("Id", ""),

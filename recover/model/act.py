@@ -42,6 +42,7 @@ class Signal:
     members: tuple[ProcessId, ...]
     signal: str  # TERM | QUIT | KILL | INT | CONT
     descendants: bool = True  # also what they started since the look, found again at the moment of the act
+    spare: tuple[ProcessId, ...] = ()  # descendants that belong to others: neither they nor what they started
 
 
 @dataclass(frozen=True, slots=True)

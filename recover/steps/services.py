@@ -17,6 +17,7 @@ from recover.model.process import Group, OwnerKind
 from recover.model.reading import Known
 from recover.model.snapshot import Channel, Snapshot
 from recover.model.verdict import Finding, Scope
+from recover.steps.care import let_go, restored
 from recover.steps.common import SICK, called, elsewhere, evictable, line, number, processes
 
 Key = tuple[str, str, int | None]  # (manager, name, whose manager: None is the machine's)
@@ -43,8 +44,15 @@ def _plan(snapshot: Snapshot, findings: tuple[Finding, ...], params: Params) -> 
     if not groups:
         return Pass("no dead or hung group is named by a finding")
     now, kept, stopped = services_of(snapshot, groups)
+    stopping = [g for g in groups if key_of(snapshot, g) in now]
+    for group in stopping:
+        if (found := restored(snapshot, group)) is not None:
+            return found
     if now:
-        return line(stops(now, number(params, "deadline")), [_words(snapshot, key) for key in now])
+        freed = let_go(snapshot, stopping)
+        words = [f"{len(freed)} clients are ended by their MPS server first"] if freed else []
+        acts = [*freed, *stops(now, number(params, "deadline"))]
+        return line(acts, [*words, *(_words(snapshot, key) for key in now)])
     return _refuse_elsewhere(snapshot, groups) or Pass(_why_not(stopped, kept))
 
 

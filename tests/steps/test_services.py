@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from recover.model.act import Pass, Refuse, StopService
-from recover.model.guest import Service
+from recover.model.act import EndMpsClient, Pass, Refuse, StopService
+from recover.model.guest import MpsClient, Service
 from recover.model.process import Health, Owner, OwnerKind
 from recover.model.reading import Known
 from tests.core import builders as b
@@ -151,3 +153,15 @@ def test_healthy_services_stop_only_to_drain():
 
 def test_protected_groups_stay_even_to_drain():
     assert isinstance(plan("stop-service", look(group(5000, owner=UNIT, protected="protect: x")), drain=True), Pass)
+
+
+def test_a_manager_kills_as_well_so_mps_clients_go_first_and_criu_is_refused():
+    processes = b.sglang_group(5000, tp=2)
+    daemon = b.process(400, "nvidia-cuda-mps-server", comm="nvidia-cuda-mps")
+    sick = group(*(p.pid for p in processes), owner=UNIT)
+    seen = look(sick, processes=(*processes, daemon))
+    seen = replace(seen, guest=replace(seen.guest, mps=(MpsClient(400, 5001),)))
+    assert [type(a) for a in acts(plan_for("stop-service", seen))] == [EndMpsClient, StopService]
+    restored = tuple(replace(p, criu_restored=p.pid == 5001) for p in processes)
+    offered = plan_for("stop-service", look(sick, processes=restored))
+    assert isinstance(offered, Refuse) and offered.guard == "criu-restored"

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recover.model.act import AwaitGone, Pass, Refuse, Signal
+from recover.model.act import AwaitGone, EndMpsClient, Pass, Refuse, Signal
+from recover.model.guest import MpsClient
 from recover.model.process import Health, Owner, OwnerKind
-from recover.model.reading import Unknown, Why
+from recover.model.reading import Known, Unknown, Why
 from tests.core import builders as b
 from tests.steps.looks import acts, dead, group, must, plan, plan_for, signalled
 
@@ -102,6 +103,85 @@ def test_what_came_back_after_its_end_is_refused():
     offered = plan_for("end-workers", look(processes, replace(sick, supervised_again=True)))
     assert isinstance(offered, Refuse)
     assert offered.guard == "supervised"
+
+
+# MPS
+
+
+def with_mps(snapshot, *rows):
+    return replace(snapshot, guest=replace(snapshot.guest, mps=tuple(MpsClient(*row) for row in rows)))
+
+
+def clients_of(line):
+    return [(a.do.server.pid, a.do.client.pid, a.must) for a in line.acts if isinstance(a.do, EndMpsClient)]
+
+
+def test_clients_of_mps_end_the_mps_way_before_any_signal():
+    processes, sick = server()
+    daemon = b.process(400, "nvidia-cuda-mps-server", comm="nvidia-cuda-mps")
+    line = plan_for("end-workers", with_mps(look((*processes, daemon), sick), (400, 5001), (400, 5002)))
+    assert clients_of(line) == [(400, 5001, False), (400, 5002, False)]
+    kinds = [type(do) for do in acts(line)]
+    assert kinds.index(Signal) > max(i for i, kind in enumerate(kinds) if kind is EndMpsClient)
+    assert "QUIT" not in {do.signal for do in acts(line) if isinstance(do, Signal)}
+
+
+def test_where_the_server_has_other_clients_nothing_is_killed_unless_it_let_go():
+    processes, sick = server()
+    daemon = b.process(400, "nvidia-cuda-mps-server", comm="nvidia-cuda-mps")
+    other = b.process(900, "python3 train.py")
+    line = plan_for("end-workers", with_mps(look((*processes, daemon, other), sick), (400, 5001), (400, 900)))
+    assert clients_of(line) == [(400, 5001, True)]
+
+
+# Shell loops
+
+
+def loop(*argv, **changes):
+    given = {"comm": "bash", "argv": Known(argv or ("bash", "serve.sh")), **changes}
+    return b.process(4900, "bash serve.sh", **given)
+
+
+def looped(shell, *more, again=True):
+    processes, sick = server()
+    processes = tuple(replace(p, ppid=4900) if p.pid == 5000 else p for p in processes)
+    owner = Owner(OwnerKind.SHELL, "bash", "pid 4900")
+    return look((*processes, shell, *more), replace(sick, owner=owner, supervised_again=again))
+
+
+def test_a_shell_loop_ends_with_what_it_started_again():
+    line = plan_for("end-workers", looped(loop()))
+    assert acts(line)[0] == Signal("5000@50000", (b.pid(4900),), "KILL", descendants=False)
+    assert "starts it again" in line.words[0]
+    first = plan_for("end-workers", looped(loop(), again=False))
+    assert b.pid(4900) not in signalled(first)
+
+
+@pytest.mark.parametrize(
+    ("shell", "more"),
+    [
+        (loop("-bash"), ()),
+        (loop("bash"), ()),
+        (loop("bash", "-i"), ()),
+        (loop("bash", "--login", "x.sh"), ()),
+        (loop(ours=True), ()),
+        (loop(comm="tmux: server"), ()),
+        (loop(), (b.process(4950, "vim notes", ppid=4900),)),
+    ],
+    ids=["login", "interactive", "-i", "--login", "ours", "no-shell", "other-child"],
+)
+def test_somebodys_shell_is_never_ended(shell, more):
+    offered = plan_for("end-workers", looped(shell, *more))
+    assert isinstance(offered, Refuse) and offered.guard == "supervised"
+
+
+def test_what_a_member_started_and_others_own_is_spared():
+    processes, sick = server()
+    mine = b.process(6000, "sglang::detokenizer", ppid=5000)
+    other = group(6000, health=Health.HEALTHY)
+    line = plan_for("end-workers", look((*processes, mine), sick, other))
+    kills = [do for do in acts(line) if isinstance(do, Signal) and do.signal == "KILL"]
+    assert [do.spare for do in kills] == [(b.pid(6000),)]
 
 
 @pytest.mark.parametrize("health", [Health.HEALTHY, Health.STARTING, Health.LIVE])

@@ -45,7 +45,7 @@ def read_guest(stdout: bytes) -> Guest | None:
     if hello is None or not hello.text("boot_id"):
         return None
     boot = hello.text("boot_id")
-    found = agent_processes.processes(report, boot)
+    found = agent_processes.with_restored(agent_processes.processes(report, boot), report)
     gpus, driver, more = agent_gpus.gpus(report)
     return Guest(
         identity=_identity(hello),

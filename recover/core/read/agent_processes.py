@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable
+from dataclasses import replace
 
 from recover.core.clean import clean
 from recover.core.read.report import Report
@@ -87,6 +88,28 @@ def _process(row: Row, boot: str, deep: dict[tuple[int, int], Row], failed: dict
         tty=row.number("tty"),
         ours=row.flag("ours"),
     )
+
+
+def with_restored(found: Reading[tuple[Process, ...]], report: Report) -> Reading[tuple[Process, ...]]:
+    """Marks what CRIU brought back: below a living `criu`, or in a container that its engine says was restored."""
+    if not isinstance(found, Known):
+        return found
+    row = report.one("services")
+    boxes = [i.text("id", limit=80) for i in (row.rows("list") if row is not None else ()) if i.flag("restored")]
+    parents = {p.pid: p for p in found.value}
+
+    def restored(process: Process) -> bool:
+        if any(box and box in process.cgroup for box in boxes):
+            return True
+        above, seen = parents.get(process.ppid), {process.pid}
+        while above is not None and above.pid not in seen:
+            if above.comm == "criu":
+                return True
+            seen.add(above.pid)
+            above = parents.get(above.ppid)
+        return False
+
+    return Known(tuple(replace(p, criu_restored=True) if restored(p) else p for p in found.value))
 
 
 def _argv(more: Row, failed: Row | None) -> Reading[tuple[str, ...]]:

@@ -84,8 +84,8 @@ def request_of(action: GuestAction) -> tuple[dict[str, Any], float]:
             return _service("stop_service", manager, name, uid, deadline_s)
         case StartService(manager, name, deadline_s, _, uid):
             return _service("start_service", manager, name, uid, deadline_s)
-        case Signal(_, members, signal, descendants):
-            what = {"do": "signal", "signal": signal, "descendants": descendants}
+        case Signal(_, members, signal, descendants, spare):
+            what = {"do": "signal", "signal": signal, "descendants": descendants, "spare": _members(spare)}
             return {**what, "members": _members(members)}, _SHORT_S
         case AwaitGone(_, members, deadline_s):
             return {"do": "await_gone", "members": _members(members), "deadline": deadline_s}, deadline_s
