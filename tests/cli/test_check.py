@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -173,3 +176,22 @@ def test_no_more_run_at_a_time_than_asked_and_the_rest_is_not_begun() -> None:
     answers = at_once([lambda left: stuck.wait(60)] * 2, 1, 0.5, 30.0)
     stuck.set()
     assert [isinstance(a, Late) and a.began for a in answers] == [True, False]
+
+
+def test_machines_that_only_listen_end_with_the_deadline(tmp_path: Path) -> None:
+    """The whole program, with a guest and an API that accept and say nothing: it also ends, not only its report."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        (tmp_path / "secret").write_text("x")
+        (tmp_path / "secret").chmod(0o600)
+        (tmp_path / "config.toml").write_text(
+            f'[clusters.pve]\nurls = ["https://127.0.0.1:{port}"]\ntoken_id = "a@pve!b"\n'
+            f'token_secret = {{ file = "{tmp_path}/secret" }}\n'
+            f'[targets.node]\naddress = "127.0.0.1"\ncluster = "pve"\nvmid = 174\n[targets.node.ssh]\nport = {port}\n'
+        )
+        words = ["--config", str(tmp_path / "config.toml"), "check", "node", "-q", "--deadline", "4"]
+        ran = subprocess.run(
+            [sys.executable, "-m", "recover.cli.main", *words, "--format", "nagios"],
+            cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert ran.returncode == 3 and ran.stdout.startswith("GPU UNKNOWN - node: "), ran
