@@ -11,6 +11,7 @@ import pytest
 
 from recover.edge.shell import SudoPassword
 from recover.edge.shell.session import Root
+from recover.edge.shell.talk import Conversation
 from recover.model.contact import Broken, Failure, Ran
 
 from .conftest import Sshd, sshd_in
@@ -118,3 +119,27 @@ def test_only_the_prompt_is_answered() -> None:
 
 def test_no_secret_in_what_is_shown() -> None:
     assert PASSWORD not in repr(right())
+
+
+@pytest.mark.parametrize(("user", "sudo"), [("freely", True), ("asked", right())])
+def test_a_command_that_stays_is_root_and_hears_no_password(server: Sshd, user: str, sudo: bool | SudoPassword) -> None:
+    talk = server.shell(user=user, sudo=sudo).converse(["sh", "-c", 'id -u; while read a; do echo "<$a>"; done'], 40.0)
+    assert isinstance(talk, Conversation)
+    heard = bytearray()
+
+    def hear(data: bytes) -> bool:
+        heard.extend(data)
+        return heard.endswith(b">\n")
+
+    for word in (b"one", b"two"):
+        assert talk.ask(word + b"\n", hear, 40.0) is None
+    assert heard == b"0\n<one>\n<two>\n"
+    talk.close()
+
+
+def test_a_command_that_stays_and_may_not_be_root(server: Sshd) -> None:
+    talk = server.shell(user="never", sudo=True).converse(["cat"], 40.0)
+    assert isinstance(talk, Conversation)
+    said = talk.ask(b"x\n", lambda data: True, 40.0)
+    assert isinstance(said, Broken) and said.failure is Failure.SUDO
+    talk.close()
