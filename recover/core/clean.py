@@ -19,7 +19,8 @@ _CONTROLS = re.compile(
 
 def clean(text: str, limit: int = 4000) -> str:
     """One line without anything that a terminal would act on; runs of controls become one blank."""
-    plain = _CONTROLS.sub(" ", _ESCAPES.sub("", text)).strip()
+    harmless = text.isascii() and text.isprintable()  # most of what there is, and a look cleans some thousand words
+    plain = text.strip() if harmless else _CONTROLS.sub(" ", _ESCAPES.sub("", text)).strip()
     return plain if len(plain) <= limit else plain[: limit - 1] + "…"
 
 
