@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from recover.core.history import History
 from recover.model.act import Due, StartVm
-from recover.model.record import EndKind
+from recover.model.record import EndKind, Vitals
+from recover.model.snapshot import Channel
 from recover.model.verdict import Scope
+from recover.steps.pci import by_hand
+
+_REBOOT = "reboot the Proxmox node when its other guests allow it; if the card is still gone, cut its power for 30 s"
 
 
 def next_command(history: History, kind: EndKind) -> str:
@@ -13,7 +17,9 @@ def next_command(history: History, kind: EndKind) -> str:
     target = history.opened.target if history.opened is not None else "TARGET"
     for owed in history.due(Due.AT_ONCE):
         if isinstance(owed.duty.do, StartVm):
-            return f"qm start {owed.duty.do.vm.vmid}    # on its Proxmox node: we stopped this VM and owe its start"
+            vm = owed.duty.do.vm
+            what, tool = ("container", "pct") if vm.container else ("VM", "qm")
+            return f"{tool} start {vm.vmid}    # on its Proxmox node: we stopped this {what} and owe its start"
     match kind:
         case EndKind.HEALTHY | EndKind.RECOVERED | EndKind.PLANNED:
             return ""
@@ -26,12 +32,31 @@ def next_command(history: History, kind: EndKind) -> str:
         case EndKind.CANNOT_TELL:
             return f"gpu-recover probe {target}"
         case EndKind.NEEDS_HUMAN:
-            return f"gpu-recover plan {target}"
+            return _REBOOT if _found(history) & _ONLY_POWER else f"gpu-recover plan {target}"
     return ""
+
+
+_ONLY_POWER = frozenset({"pci-device-dead", "leftover-qemu"})
+
+
+def _found(history: History) -> set[str]:
+    return {f.signal for f in history.last.diagnosis.findings} if history.last is not None else set()
 
 
 def _above(history: History, target: str) -> str:
     top = max((a.scope for a in history.attempts), default=Scope.PROCESS)
-    if top < Scope.GUEST:
+    if top < Scope.GUEST and "pci-device-gone" not in _found(history):
         return f"gpu-recover {target} --max-scope vm --approve vm"
-    return "reboot the Proxmox node when its other guests allow it; if the card is still gone, cut its power for 30 s"
+    cycled = any(a.scope is Scope.VM and a.outcome is not None and a.outcome.ok for a in history.attempts)
+    useful = cycled or "pci-device-gone" in _found(history)
+    if history.last is None or top is Scope.HOST_DEVICE or not history.last.vitals.devices or not useful:
+        return _REBOOT
+    if Channel.HOST.value in history.last.diagnosis.channels:
+        return f"gpu-recover {target} --playbook lost-gpu --max-scope host-device --approve host-device"
+    return _on_node(history.last.vitals)
+
+
+def _on_node(seen: Vitals) -> str:
+    """No root shell is configured: the very commands, for who has one."""
+    commands = by_hand(seen.vmid, seen.devices, seen.start_timeout_s)
+    return f"as root on {seen.node}: {commands}    # else {_REBOOT}"

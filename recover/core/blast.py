@@ -17,12 +17,15 @@ from recover.model.act import (
     Hit,
     Line,
     LoadDriver,
+    OnHost,
     PlaceMarker,
     RebootGuest,
     RemoveLeftovers,
     ResetGpu,
+    ResetPci,
     ResetVm,
     RestoreAutostart,
+    RestoreResetMethod,
     SetPersistence,
     ShutdownVm,
     Signal,
@@ -79,6 +82,12 @@ def _hits(snapshot: Snapshot, action: Action) -> Iterable[Hit]:
             how = "stopped and started" if isinstance(action, StopVm) else "reset"
             return [Hit("guest", f"{action.vm.name} ({action.vm.vmid})", how), *in_guest(snapshot), *beside(snapshot)]
         case ShutdownVm() | StartVm() | AwaitBoot() | SyncDisks() | StartService() | SetPersistence():
+            return []
+        case ResetPci(node=node, addresses=addresses):
+            return [Hit("device", address, f"reset by root on {node}") for address in addresses]
+        case OnHost(do=inner):
+            return _hits(snapshot, inner)
+        case RestoreResetMethod():
             return []
         case AwaitGone() | PlaceMarker() | ClearMarker() | RestoreAutostart() | LoadDriver():
             return []

@@ -13,6 +13,7 @@ from recover.model import (
     contact,
     gpu,
     guest,
+    host,
     hypervisor,
     ladder,
     memory,
@@ -26,7 +27,7 @@ from recover.model import (
 Json = None | bool | int | float | str | list[Any] | dict[str, Any]
 
 _MODULES: tuple[types.ModuleType, ...] = (
-    act, contact, gpu, guest, hypervisor, ladder, memory, process, reading, record, snapshot, verdict,
+    act, contact, gpu, guest, host, hypervisor, ladder, memory, process, reading, record, snapshot, verdict,
 )  # fmt: skip
 _TYPE = "$"  # tag of a record; values of the world never stand in a dict of their own, so it cannot clash
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from recover.core.baseline import stale
 from recover.core.groups import fingerprint, form_with_parts, uuid_of
@@ -27,6 +28,7 @@ from recover.model.reading import Known
 from recover.model.record import GpuVital, Vitals
 from recover.model.snapshot import Channel, Snapshot
 from recover.model.verdict import Diagnosis, Finding, State, Symptom
+from recover.steps.power import start_timeout_s
 
 
 def assess(raw: Snapshot, past: Past, limits: Limits) -> tuple[Snapshot, Diagnosis]:
@@ -123,6 +125,8 @@ def vitals(snapshot: Snapshot, diagnosis: Diagnosis) -> Vitals:
         reached=isinstance(guest, Guest),
         host_booted_at=_host_booted_at(seen),
     )
+    if isinstance(seen, Hypervisor):
+        common = replace(common, **_passed_through(seen))
     if not isinstance(guest, Guest):
         return common
     ram = guest.ram.value if isinstance(guest.ram, Known) else None
@@ -139,6 +143,17 @@ def vitals(snapshot: Snapshot, diagnosis: Diagnosis) -> Vitals:
         server=_server(snapshot.groups),
         services=tuple((s.manager, s.name, s.state) for s in services),
     )
+
+
+def _passed_through(seen: Hypervisor) -> dict[str, Any]:
+    """What advice for a person at the node needs."""
+    if not isinstance(seen.config, Known):
+        return {"node": seen.node, "vmid": seen.vmid}
+    config = seen.config.value
+    nvidia = (d for d in config.hostpci if any(ids.startswith("10de:") for ids in d.device_ids) and d.choices == 1)
+    timeout = start_timeout_s(config.memory_mib, len(config.hostpci), config.nics, config.hugepages)
+    devices = tuple(dict.fromkeys(a for d in nvidia for a in d.addresses))
+    return {"node": seen.node, "vmid": seen.vmid, "devices": devices, "start_timeout_s": timeout}
 
 
 def _host_booted_at(seen: Hypervisor | NoHypervisor) -> int | None:

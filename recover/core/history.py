@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from recover.core.past import Anchor, OwnActs, Past, Reboot, advance
-from recover.model.act import ClearMarker, Due, Duty, Outcome, PlaceMarker, RebootGuest, ResetGpu, StartVm
+from recover.model.act import ClearMarker, Due, Duty, OnHost, Outcome, PlaceMarker, RebootGuest, ResetGpu, StartVm
 from recover.model.guest import Mark
 from recover.model.ladder import Ready
 from recover.model.record import (
@@ -307,9 +307,10 @@ def _span_opened(history: History, entry: Acting) -> tuple[OwnActs, ...]:
     if saw is not None and saw.mark is not None and all(s.until_uptime_s is not None for s in spans):
         since = saw.mark.uptime_s + max(0.0, entry.at - saw.at)
         spans = (*spans, OwnActs(saw.mark.boot_id, since))
-    if not isinstance(entry.action, ResetGpu):
+    action = entry.action.do if isinstance(entry.action, OnHost) else entry.action
+    if not isinstance(action, ResetGpu):
         return spans
-    buses = frozenset(bus for _, bus in entry.action.gpus)
+    buses = frozenset(bus for _, bus in action.gpus)
     return tuple(replace(s, reset=s.reset | buses) if s.until_uptime_s is None else s for s in spans)
 
 

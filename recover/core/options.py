@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from recover.core.blast import blast
 from recover.core.guards import Context, refusal
 from recover.core.identity import identity
-from recover.model.act import Line, Pass, Refuse, RemoveLeftovers, ResetGpu, Signal, StopService, WakeGpu
+from recover.model.act import Line, OnHost, Pass, Refuse, RemoveLeftovers, ResetGpu, Signal, StopService, WakeGpu
 from recover.model.hypervisor import Hypervisor
 from recover.model.ladder import Playbook, Ready, Rung, RungOption, Step, Value
 from recover.model.snapshot import Channel, Snapshot
@@ -92,7 +92,7 @@ def _named(snapshot: Snapshot, line: Line) -> frozenset[str]:
     """Group keys and GPUs that the acts of `line` touch, and the GPUs that such groups hold."""
     names: set[str] = set()
     for act in line.acts:
-        match act.do:
+        match act.do.do if isinstance(act.do, OnHost) else act.do:
             case Signal(group=key):
                 names.add(key)
             case StopService(manager, name, uid=uid):

@@ -10,10 +10,12 @@ from recover.core.config import Cluster, Config, Ssh, TargetConfig
 from recover.core.config_table import SecretCommand, SecretEnv, SecretFile, SecretSource
 from recover.edge.actuator import CombinedActuator
 from recover.edge.actuator.guest import GuestActuator
+from recover.edge.actuator.host import HostActuator
 from recover.edge.actuator.hypervisor import HypervisorActuator
 from recover.edge.boot import BootWatch
 from recover.edge.clock import SystemClock
 from recover.edge.evidence import Collector, Found
+from recover.edge.host import HostProbe
 from recover.edge.observer import CombinedObserver
 from recover.edge.probe import GuestProbe, ProbeSettings
 from recover.edge.proxmox.client import Client, ClusterSettings
@@ -98,6 +100,7 @@ class Connections:
         self._look_s, self._steady = look_s or LOOK_S, steady
         cluster = config.clusters.get(target.cluster)
         self._client = cluster_client(cluster) if cluster is not None else None
+        self._hosts, self._host_shells = config.hosts, dict[str, SshShell]()
         self._shell: SshShell | None = None
         self._probe: SteadyProbe | None = None
         if target.address:
@@ -114,6 +117,14 @@ class Connections:
             self._reach(addresses[0] if addresses else self._target.name)
         assert self._shell is not None
         return self._shell
+
+    def host_shell(self, node: str) -> SshShell | None:
+        """The opt-in root shell on a node, by the name that Proxmox has for it."""
+        if node not in self._hosts:
+            return None
+        if node not in self._host_shells:
+            self._host_shells[node] = SshShell(ssh_settings(self._hosts[node], node))
+        return self._host_shells[node]
 
     def _eye(self) -> GuestProbe:
         """The probe; one whose agent stays is made once."""
@@ -136,8 +147,16 @@ class Connections:
 
     def observer(self, clock: SystemClock, baseline: Baseline | None, *, assume_hung: bool) -> CombinedObserver:
         hypervisor = self._look_hypervisor if self._client is not None else None
+        host = HostProbe(self.host_shell).look if self._hosts and self._client is not None else None
         return CombinedObserver(
-            self._target, clock, _Eye(self), hypervisor, baseline, assume_hung=assume_hung, look_deadline=self._look_s
+            self._target,
+            clock,
+            _Eye(self),
+            hypervisor,
+            baseline,
+            host=host,
+            assume_hung=assume_hung,
+            look_deadline=self._look_s,
         )
 
     def actuator(self) -> CombinedActuator:
@@ -153,7 +172,7 @@ class Connections:
             sleep=time.sleep,
             await_boot=boot,
         )
-        return CombinedActuator(guest, power)
+        return CombinedActuator(guest, power, host=HostActuator(self.host_shell) if self._hosts else None)
 
     def collectors(self) -> tuple[tuple[str, Collector], ...]:
         found: list[tuple[str, Collector]] = [("the guest's own logs", self._dump)]
@@ -190,8 +209,9 @@ class Connections:
     def close(self) -> None:
         if self._probe is not None:
             self._probe.close()
-        if self._shell is not None:
-            self._shell.close()
+        for shell in (self._shell, *self._host_shells.values()):
+            if shell is not None:
+                shell.close()
         if self._client is not None:
             self._client.close()
 

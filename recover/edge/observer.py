@@ -9,10 +9,11 @@ from typing import Protocol
 
 from recover.model.act import Action, ClearMarker, PlaceMarker, SyncDisks
 from recover.model.contact import Failure
-from recover.model.gpu import Condition
+from recover.model.gpu import NOT_ASKED, Condition
 from recover.model.guest import Guest, Mute
+from recover.model.host import Host
 from recover.model.hypervisor import Hypervisor, NoHypervisor
-from recover.model.reading import Known
+from recover.model.reading import Known, Reading
 from recover.model.snapshot import Baseline, Snapshot, Target
 from recover.ports import Clock
 
@@ -34,12 +35,12 @@ class CombinedObserver:
         hypervisor: Callable[[], Hypervisor | NoHypervisor] | None,
         baseline: Baseline | None,
         *,
-        host_shell: bool = False,
+        host: Callable[[Hypervisor], Reading[Host]] | None = None,
         assume_hung: bool = False,
         look_deadline: float = 180.0,
     ) -> None:
         self._target, self._clock, self._guest, self._hypervisor = target, clock, guest, hypervisor
-        self._baseline, self._host_shell, self._assume_hung = baseline, host_shell, assume_hung
+        self._baseline, self._host, self._assume_hung = baseline, host, assume_hung
         self._deadline = look_deadline
         self._hung: frozenset[str] = frozenset()
 
@@ -47,7 +48,7 @@ class CombinedObserver:
         with ThreadPoolExecutor(2, thread_name_prefix="look") as pool:
             asked = pool.submit(self._ask_guest)
             seen = pool.submit(self._ask_hypervisor)
-            guest, hypervisor = asked.result(), seen.result()
+            guest, (hypervisor, host) = asked.result(), seen.result()
         unasked = self._hung
         self._remember(guest)
         now = self._clock.now()
@@ -61,7 +62,8 @@ class CombinedObserver:
             guest=guest,
             hypervisor=hypervisor,
             baseline=self._baseline,
-            host_shell=self._host_shell,
+            host_shell=isinstance(host, Known),
+            host=host,
             unasked_gpus=unasked,
             assume_hung=self._assume_hung,
         )
@@ -71,10 +73,14 @@ class CombinedObserver:
             return Mute(Failure.DNS, f"no address is known for {self._target.name}")
         return self._guest.look(self._hung, deadline=self._deadline)
 
-    def _ask_hypervisor(self) -> Hypervisor | NoHypervisor:
+    def _ask_hypervisor(self) -> tuple[Hypervisor | NoHypervisor, Reading[Host]]:
+        """The node after the API, which alone knows where the guest is now."""
         if self._hypervisor is None:
-            return NoHypervisor("not-configured", f"no cluster is configured for {self._target.name}")
-        return self._hypervisor()
+            return NoHypervisor("not-configured", f"no cluster is configured for {self._target.name}"), NOT_ASKED
+        seen = self._hypervisor()
+        if self._host is None or not isinstance(seen, Hypervisor):
+            return seen, NOT_ASKED
+        return seen, self._host(seen)
 
     def _remember(self, guest: Guest | Mute) -> None:
         """A GPU that hung is asked again only after something was done about it: each question adds a stuck thread."""

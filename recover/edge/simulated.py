@@ -15,13 +15,16 @@ from recover.model.act import (
     ClearMarker,
     EndMpsClient,
     LoadDriver,
+    OnHost,
     Outcome,
     PlaceMarker,
     RebootGuest,
     RemoveLeftovers,
     ResetGpu,
+    ResetPci,
     ResetVm,
     RestoreAutostart,
+    RestoreResetMethod,
     SetPersistence,
     ShutdownVm,
     Signal,
@@ -35,7 +38,7 @@ from recover.model.act import (
     WakeGpu,
 )
 from recover.model.contact import Failure
-from recover.model.gpu import Condition, Driver, Gpu, GpuProcess, RecoveryAction
+from recover.model.gpu import NOT_ASKED, Condition, Driver, Gpu, GpuProcess, RecoveryAction
 from recover.model.guest import (
     BootFacts,
     Guest,
@@ -48,6 +51,7 @@ from recover.model.guest import (
     Mute,
     Service,
 )
+from recover.model.host import Bridge, Holder, Host, PciFunction
 from recover.model.hypervisor import (
     AgentState,
     GuestKind,
@@ -133,6 +137,11 @@ class Fault:
     mps: bool = False  # the ranks are clients of an MPS server
     criu: bool = False  # the ranks were restored by CRIU
     respawns: bool = False  # something that nobody sees starts the same server whenever it ends
+    host: bool = False  # a root shell on the node is configured
+    pci_cure: str = "flr"  # the mildest reset that cures what only HOST_DEVICE cures: flr | bus | rescan
+    pci_gives_up: bool = False  # the first reset on the node loses the device for good
+    pci_hangs: str = ""  # this kind of reset never comes back
+    pci_holder: str = ""  # another process of the node has GPU 0's group open
 
 
 FAULTS: dict[str, Fault] = {
@@ -221,6 +230,22 @@ FAULTS: dict[str, Fault] = {
         Fault("mps-clients", "The dead server's ranks are clients of an MPS server.", workers="dead", mps=True),
         Fault("criu-restored", "The dead server was restored by CRIU.", workers="dead", criu=True),
         Fault("respawning", "Something unseen starts the same dead server whenever it ends.", "dead", respawns=True),
+        Fault(
+            "driver-fails",
+            "The driver fails until it is loaded anew.",
+            workers="none",
+            driver_fails=True,
+            driver_cure=Scope.DRIVER,
+        ),
+        Fault(
+            "unload-stuck",
+            "The driver fails, and its unload hangs in the kernel.",
+            workers="none",
+            driver_fails=True,
+            driver_cure=Scope.VM,
+            unload_stuck=True,
+            reboot_hangs=True,
+        ),
         Fault("ghost-utilisation", "All GPUs say 100 % busy with nothing on them.", workers="none", ghost=True),
         Fault("leftovers", "64 GiB of shared memory of a dead server.", workers="none", leftovers=64 * GIB),
         Fault(
@@ -229,6 +254,51 @@ FAULTS: dict[str, Fault] = {
             workers="none",
             leftovers=64 * GIB,
             leftovers_open=True,
+        ),
+        Fault(
+            "needs-bus-reset",
+            "80 GiB per GPU held; only a bus reset on the node frees it.",
+            workers="none",
+            vram=HELD_MIB,
+            vram_cure=Scope.HOST_DEVICE,
+            host=True,
+            pci_cure="bus",
+        ),
+        Fault(
+            "no-host-shell",
+            "Only a reset on the node would free it, and no shell is configured there.",
+            workers="none",
+            vram=HELD_MIB,
+            vram_cure=Scope.HOST_DEVICE,
+        ),
+        Fault(
+            "reset-gives-up",
+            "The reset on the node loses a GPU for good.",
+            workers="none",
+            vram=HELD_MIB,
+            vram_cure=Scope.HOST_DEVICE,
+            gpu_cure=None,
+            host=True,
+            pci_gives_up=True,
+        ),
+        Fault(
+            "reset-write-hangs",
+            "A write to the bus reset never comes back.",
+            workers="none",
+            vram=HELD_MIB,
+            vram_cure=Scope.HOST_DEVICE,
+            host=True,
+            pci_cure="rescan",
+            pci_hangs="bus",
+        ),
+        Fault(
+            "device-held-on-node",
+            "A process of the node has the GPU's group open.",
+            workers="none",
+            vram=HELD_MIB,
+            vram_cure=Scope.HOST_DEVICE,
+            host=True,
+            pci_holder="python3",
         ),
         Fault("old-xid", "An Xid 79 from an earlier day; all is well now.", workers="healthy", old_xid=79),
     )
@@ -292,6 +362,8 @@ class SimulatedMachine:
         self.loaded = True
         self.unloading = False
         self.autostart = "enabled"
+        self.methods = ["default"] * gpus  # the node's choice of a reset, per GPU
+        self.pci_lost = self.pci_stuck = False
 
     # what the world does by itself
 
@@ -394,6 +466,8 @@ class SimulatedMachine:
             guest=self._guest(),
             hypervisor=self._hypervisor(),
             baseline=self._baseline() if self.with_baseline else None,
+            host_shell=self.fault.host,
+            host=Known(self._host()) if self.fault.host else NOT_ASKED,
         )
 
     def _guest(self) -> Guest | Mute:
@@ -636,6 +710,27 @@ class SimulatedMachine:
             clock_s=int(self.clock.now()),
         )
 
+    @staticmethod
+    def _address(i: int) -> str:
+        return f"0000:{i + 0x41:02x}:00.0"
+
+    def _host(self) -> Host:
+        """The node: each GPU alone below its own port and in its own group."""
+        functions = tuple(
+            PciFunction(self._address(i), "10de:2330", "030200", "vfio-pci", i + 20, f"0000:40:{i + 1:02x}.1",
+                        ("flr", "bus"), True, True, "D0", "active", link_width=16, link_width_max=16,
+                        answers=Known(not (self.pci_lost and i == 0)),
+                        gave_up=_GAVE_UP if self.pci_lost and i == 0 else "")
+            for i in range(self.gpus)
+        )  # fmt: skip
+        bridges = tuple(Bridge(f.bridge, (f.address,), resets=True) for f in functions)
+        running = self.vm.status == "running"
+        mine = tuple(Holder(7000, 1, "kvm", f"/dev/vfio/{i + 20}", "vm 174") for i in range(self.gpus) if running)
+        other = (Holder(7100, 1, self.fault.pci_holder, "/dev/vfio/20"),) if self.fault.pci_holder else ()
+        return Host("pve1", "pve1", _HOST_BOOT, "6.8.12-4-pve", 5e6, True, functions, bridges,
+                    tuple((i + 20, (self._address(i),)) for i in range(self.gpus)), (*mine, *other),
+                    qemu=(7000,) if running else ())  # fmt: skip
+
     def _agent_silent(self) -> bool:
         return self.shutdown_hung or (self.fault.agent_silent and self.mute is not None)
 
@@ -713,6 +808,14 @@ class SimulatedMachine:
                 return Outcome(True, action.was, changed)
             case UnloadDriver() | LoadDriver():
                 return self._reload(action)
+            case ResetPci():
+                return self._reset_pci(action)
+            case RestoreResetMethod():
+                changed = any(method != "default" for method in self.methods)
+                self.methods = ["default"] * self.gpus
+                return Outcome(True, "reset methods are the kernel's own again", changed)
+            case OnHost():
+                return self._perform(action.do)
 
     def _reboot(self, action: RebootGuest) -> Outcome:
         if action.boot_id != f"boot-{self.vm.boot}":
@@ -757,6 +860,29 @@ class SimulatedMachine:
         self._clear(Scope.DRIVER)
         self.loaded = False
         return Outcome(True, "unloaded")
+
+    def _reset_pci(self, action: ResetPci) -> Outcome:
+        if self.vm.status == "running" or self.fault.pci_holder:
+            return Outcome(False, "/dev/vfio/20 is held", False)
+        if self.pci_stuck:
+            return Outcome(False, "an earlier write still hangs in the kernel", False)
+        if self.pci_lost:
+            return Outcome(False, f"{self._address(0)} is lost to this node: {_GAVE_UP}", False)
+        if action.how != "rescan":
+            self.methods = [action.how] * self.gpus
+        if self.fault.pci_gives_up:
+            self.clock.sleep(66.0)
+            self.pci_lost, self.sick_gpu = True, Condition.LOST
+            return Outcome(False, f"the kernel: {_GAVE_UP}")
+        if self.fault.pci_hangs == action.how:
+            self.clock.sleep(75.0)
+            self.pci_stuck = True
+            return Outcome(False, "the write did not come back within 75 s", clear=False)
+        self.clock.sleep(2.0 * len(action.addresses))
+        self.methods = ["default"] * self.gpus
+        if _HOWS.index(action.how) >= _HOWS.index(self.fault.pci_cure):
+            self._clear(Scope.HOST_DEVICE)
+        return Outcome(True, f"{action.how} of {len(action.addresses)}")
 
     def _signal(self, action: Signal) -> Outcome:
         hit = [r for r in self.ranks if any(m.pid == r.pid and m.start == r.start for m in action.members)]
@@ -872,6 +998,9 @@ _NEW_KEY = (
     "machine got new keys, or another machine answers"
 )
 _MPS_PID = 3900
+_HOST_BOOT = "host-boot-1"
+_HOWS = ("flr", "bus", "rescan")
+_GAVE_UP = "vfio-pci 0000:41:00.0: not ready 65535ms after FLR; giving up"
 
 _GUEST_ACTIONS = (
     RebootGuest,

@@ -94,12 +94,16 @@ class SyncDisks:
 
 @dataclass(frozen=True, slots=True)
 class VmRef:
-    """Which guest, and how it is known again: PVE may move it to another node meanwhile."""
+    """Which guest, and how it is known again: PVE may move it to another node meanwhile.
+
+    A container's StopVm and StartVm are LXC's stop and start.
+    """
 
     cluster: str
     vmid: int
     smbios_uuid: str  # empty where the configuration has none
     name: str = ""
+    container: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +235,44 @@ class LoadDriver:
     deadline_s: float = 120.0
 
 
+@dataclass(frozen=True, slots=True)
+class ResetPci:
+    """Reset functions of a stopped VM on its node. `how`: flr, bus (by the ports above), rescan (off the bus and on).
+
+    Refused while anybody holds one of them, where others would be hit, or where the node booted anew (`boot_id`).
+    """
+
+    vm: VmRef
+    node: str
+    addresses: tuple[str, ...]
+    how: str
+    boot_id: str
+    deadline_s: float = 300.0
+    own: tuple[str, ...] = ()  # all functions that are passed through to this VM
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreResetMethod:
+    """The kernel's own order of reset methods, for functions of which we may have chosen one."""
+
+    node: str
+    addresses: tuple[str, ...]
+    boot_id: str
+    deadline_s: float = 60.0
+
+
+GpuAction = StopService | StartService | Signal | AwaitGone | SetPersistence | ResetGpu
+
+
+@dataclass(frozen=True, slots=True)
+class OnHost:
+    """The same act through the node's root shell: containers share its kernel, its processes and its driver."""
+
+    node: str
+    boot_id: str
+    do: GpuAction
+
+
 Action = (
     StopService
     | StartService
@@ -254,6 +296,9 @@ Action = (
     | RestoreAutostart
     | UnloadDriver
     | LoadDriver
+    | ResetPci
+    | RestoreResetMethod
+    | OnHost
 )
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from recover.model.gpu import NOT_ASKED
 from recover.model.guest import Guest, Mute
+from recover.model.host import Host
 from recover.model.hypervisor import GuestKind, Hypervisor, NoHypervisor
 from recover.model.process import Group
+from recover.model.reading import Reading
 
 
 class Channel(StrEnum):
@@ -78,6 +81,7 @@ class Snapshot:
     expected_dmi_uuid: str = ""
     unasked_gpus: frozenset[str] = field(default=frozenset())  # hung earlier in this run: not asked again
     assume_hung: bool = False  # a person says that a mute guest is hung: their word is the second witness
+    host: Reading[Host] = NOT_ASKED  # the node by its own root shell, where one is configured
 
 
 class IdentityProof(StrEnum):

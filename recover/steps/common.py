@@ -14,12 +14,15 @@ from recover.model.act import (
     EndMpsClient,
     Line,
     LoadDriver,
+    OnHost,
     PlaceMarker,
     RebootGuest,
     RemoveLeftovers,
     ResetGpu,
+    ResetPci,
     ResetVm,
     RestoreAutostart,
+    RestoreResetMethod,
     SetPersistence,
     ShutdownVm,
     Signal,
@@ -137,6 +140,10 @@ def worst_case_s(action: Action) -> float:
             return s
         case RebootGuest() | SuspendAutostart() | RestoreAutostart():
             return _ASKING_S
+        case ResetPci(deadline_s=s) | RestoreResetMethod(deadline_s=s):
+            return s
+        case OnHost(do=inner):
+            return worst_case_s(inner)
         case StartVm(timeout_s=seconds):
             return float(seconds)
         case Signal() | SetPersistence() | PlaceMarker() | ClearMarker():

@@ -6,6 +6,8 @@ The Proxmox API resets no PCI device; stopping and starting a VM is what resets 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from recover.model.act import Act, AwaitBoot, Pass, Plan, Refuse, ResetVm, ShutdownVm, StartVm, StopVm, SyncDisks, VmRef
 from recover.model.guest import Guest
 from recover.model.hypervisor import AgentState, GuestKind, Hypervisor, VmConfig
@@ -58,22 +60,34 @@ def _sync(snapshot: Snapshot) -> list[Act]:
     return [Act(SyncDisks(), must=False)] if isinstance(snapshot.guest, Guest) else []
 
 
-def _running(snapshot: Snapshot) -> Hypervisor | Pass | Refuse:
+def running(snapshot: Snapshot) -> Hypervisor | Pass | Refuse:
+    """The running guest's record, or why nothing can be done to it."""
     hypervisor = snapshot.hypervisor
     if not isinstance(hypervisor, Hypervisor):
         return Pass(f"the Proxmox API can't be asked: {hypervisor.detail or hypervisor.why}")
     if hypervisor.status != "running":
         last = hypervisor.tasks.value[:1] if isinstance(hypervisor.tasks, Known) else ()
         by = f" (last task: {last[0].type} by {last[0].user})" if last else ""
-        why = f"VM {hypervisor.vmid} is {hypervisor.status} and not by us{by}"
-        return Refuse("vm-stopped", why, f"qm start {hypervisor.vmid} on {hypervisor.node}, if it should run")
+        kind, tool = ("container", "pct") if hypervisor.kind is GuestKind.CONTAINER else ("VM", "qm")
+        why = f"{kind} {hypervisor.vmid} is {hypervisor.status} and not by us{by}"
+        return Refuse("vm-stopped", why, f"{tool} start {hypervisor.vmid} on {hypervisor.node}, if it should run")
     return hypervisor
 
 
-def _power_cycle(snapshot: Snapshot, findings: tuple[Finding, ...], params: Params) -> Plan:
-    if not findings:
-        return Pass("no finding asks for it")
-    hypervisor = _running(snapshot)
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """A stop and a start with all that belongs to them; what is done while the VM is stopped goes between."""
+
+    down: tuple[Act, ...]
+    up: tuple[Act, ...]
+    words: tuple[str, ...]
+    hypervisor: Hypervisor
+    config: VmConfig
+
+
+def cycle(snapshot: Snapshot, params: Params) -> Cycle | Pass | Refuse:
+    """How this VM is stopped and started, or why it isn't."""
+    hypervisor = running(snapshot)
     if not isinstance(hypervisor, Hypervisor):
         return hypervisor
     refusal = startable(hypervisor, apply_pending=params.get("apply_pending") is True)
@@ -89,9 +103,16 @@ def _power_cycle(snapshot: Snapshot, findings: tuple[Finding, ...], params: Para
     if asked:
         acts.append(Act(ShutdownVm(vm, down, timeout), must=False))
     acts.append(Act(StopVm(vm, number(params, "stop_deadline"), timeout, config.memory_mib)))
-    acts.append(Act(StartVm(vm, timeout)))
-    acts.append(_await_boot(snapshot, params))
-    return line(acts, _words(hypervisor, config, down if asked else 0.0, timeout))
+    up = (Act(StartVm(vm, timeout)), _await_boot(snapshot, params))
+    words = tuple(_words(hypervisor, config, down if asked else 0.0, timeout))
+    return Cycle(tuple(acts), up, words, hypervisor, config)
+
+
+def _power_cycle(snapshot: Snapshot, findings: tuple[Finding, ...], params: Params) -> Plan:
+    if not findings:
+        return Pass("no finding asks for it")
+    made = cycle(snapshot, params)
+    return line((*made.down, *made.up), made.words) if isinstance(made, Cycle) else made
 
 
 def _can_shut_down(snapshot: Snapshot, hypervisor: Hypervisor) -> bool:
@@ -110,7 +131,7 @@ def _words(hypervisor: Hypervisor, config: VmConfig, down: float, timeout: int) 
 def _reset(snapshot: Snapshot, findings: tuple[Finding, ...], params: Params) -> Plan:
     if not findings:
         return Pass("no finding asks for it")
-    hypervisor = _running(snapshot)
+    hypervisor = running(snapshot)
     if not isinstance(hypervisor, Hypervisor):
         return hypervisor
     acts = [*_sync(snapshot), Act(ResetVm(vm_ref(hypervisor))), _await_boot(snapshot, params)]
@@ -120,7 +141,13 @@ def _reset(snapshot: Snapshot, findings: tuple[Finding, ...], params: Params) ->
 
 _VM = frozenset({GuestKind.VM})
 _API = frozenset({Channel.HYPERVISOR})
-_BOOT = Param("boot_deadline", 900.0, "how long the boot and its GPUs may take", unit="s", least=30, most=7200)
+BOOT = Param("boot_deadline", 900.0, "how long the boot and its GPUs may take", unit="s", least=30, most=7200)
+CYCLE = (
+    Param("shutdown_first", 180.0, "how long the guest may take to shut down; 0: it isn't asked", "s", 0, 3600),
+    Param("stop_deadline", 180.0, "how long the stop may take; PVE itself takes up to 131 s", "s", 180, 3600),
+    BOOT,
+    Param("apply_pending", False, "go on although the stop applies pending changes"),
+)
 
 STEPS = (
     Step(
@@ -130,7 +157,7 @@ STEPS = (
         via=_API,
         kinds=_VM,
         plan=_reset,
-        params=(_BOOT,),
+        params=(BOOT,),
         doc="Resets the VM through the API (QMP system_reset): same QEMU process, no reset of devices by Proxmox.",
     ),
     Step(
@@ -140,12 +167,7 @@ STEPS = (
         via=_API,
         kinds=_VM,
         plan=_power_cycle,
-        params=(
-            Param("shutdown_first", 180.0, "how long the guest may take to shut down; 0: it isn't asked", "s", 0, 3600),
-            Param("stop_deadline", 180.0, "how long the stop may take; PVE itself takes up to 131 s", "s", 180, 3600),
-            _BOOT,
-            Param("apply_pending", False, "go on although the stop applies pending changes"),
-        ),
+        params=CYCLE,
         doc="Shuts down or stops the VM through the API, proves it stopped, starts it: the devices are reset by that.",
     ),
 )

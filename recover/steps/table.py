@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from recover.model.ladder import Step
-from recover.steps import boot, gpu, leftovers, power, services, wake, workers
+from recover.steps import boot, gpu, leftovers, pci, power, reload, services, wake, workers
 
-ALL_STEPS: Mapping[str, Step] = MappingProxyType(
-    {step.name: step for module in (services, workers, leftovers, wake, gpu, boot, power) for step in module.STEPS}
-)
+_FILES = (services, workers, leftovers, wake, gpu, reload, boot, power, pci)
+
+ALL_STEPS: Mapping[str, Step] = MappingProxyType({step.name: step for file in _FILES for step in file.STEPS})

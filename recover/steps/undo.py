@@ -18,12 +18,15 @@ from recover.model.act import (
     Duty,
     EndMpsClient,
     LoadDriver,
+    OnHost,
     PlaceMarker,
     RebootGuest,
     RemoveLeftovers,
     ResetGpu,
+    ResetPci,
     ResetVm,
     RestoreAutostart,
+    RestoreResetMethod,
     SetPersistence,
     ShutdownVm,
     Signal,
@@ -59,6 +62,10 @@ def autostart_key(manager: str, name: str, uid: int | None = None) -> str:
     return service_key(manager, name, uid).replace("service:", "autostart:", 1)
 
 
+def method_key(node: str, addresses: tuple[str, ...]) -> str:
+    return f"reset-method:{node}/{addresses[0]}" + (f"+{len(addresses) - 1}" if len(addresses) > 1 else "")
+
+
 def duty(action: Action) -> Duty | None:
     """What beginning `action` makes us owe."""
     match action:
@@ -77,14 +84,25 @@ def duty(action: Action) -> Duty | None:
             return Duty(f"marker:{run}", ClearMarker(run), Due.AT_END, Channel.GUEST)
         case ShutdownVm(vm, start_timeout_s=timeout) | StopVm(vm, start_timeout_s=timeout):
             return Duty(vm_key(vm), StartVm(vm, timeout), Due.AT_ONCE, Channel.HYPERVISOR)
+        case ResetPci(_, node, addresses, how, boot_id, own=own) if how != "rescan":
+            methods = RestoreResetMethod(node, own or addresses, boot_id)
+            return Duty(method_key(node, own or addresses), methods, Due.AT_ONCE, Channel.HOST)
+        case OnHost(node, boot_id, inner):
+            return _on_host(node, boot_id, duty(inner))
         case StartService() | Signal() | AwaitGone() | SetPersistence() | ResetGpu() | ClearMarker():
             return None
         case SyncDisks() | StartVm() | ResetVm() | AwaitBoot() | RebootGuest() | RestoreAutostart() | LoadDriver():
             return None
-        case RemoveLeftovers() | WakeGpu() | EndMpsClient():
+        case RemoveLeftovers() | WakeGpu() | EndMpsClient() | ResetPci() | RestoreResetMethod():
             return None
         case _:
             assert_never(action)
+
+
+def _on_host(node: str, boot_id: str, inside: Duty | None) -> Duty | None:
+    if inside is None or not isinstance(inside.do, StartService | SetPersistence):
+        return None
+    return Duty(f"host:{node}/{inside.key}", OnHost(node, boot_id, inside.do), inside.due, Channel.HOST)
 
 
 def settles(action: Action) -> str | None:
@@ -102,11 +120,16 @@ def settles(action: Action) -> str | None:
             return f"marker:{run}"
         case StartVm(vm):
             return vm_key(vm)
+        case RestoreResetMethod(node, addresses):
+            return method_key(node, addresses)
+        case OnHost(node, _, inner):
+            key = settles(inner)
+            return f"host:{node}/{key}" if key is not None else None
         case StopService() | Signal() | AwaitGone() | SetPersistence() | ResetGpu() | PlaceMarker():
             return None
         case SyncDisks() | ShutdownVm() | StopVm() | ResetVm() | AwaitBoot() | RebootGuest() | SuspendAutostart():
             return None
-        case RemoveLeftovers() | WakeGpu() | EndMpsClient() | UnloadDriver():
+        case RemoveLeftovers() | WakeGpu() | EndMpsClient() | UnloadDriver() | ResetPci():
             return None
         case _:
             assert_never(action)

@@ -29,7 +29,7 @@ from recover.core.decide import RULES, climb, decide, healthy, out_of_time, pay_
 from recover.core.history import History, fold
 from recover.edge.simulated import FAULTS, Fault
 from recover.engine import Decide
-from recover.model.act import Act, Due, Line, ShutdownVm, Signal, StartVm, StopVm, VmRef
+from recover.model.act import Act, Action, Due, Line, ResetPci, ShutdownVm, Signal, StartVm, StopVm, VmRef
 from recover.model.contact import Failure
 from recover.model.ladder import Playbook, Ready
 from recover.model.record import (
@@ -48,7 +48,18 @@ from recover.model.record import (
     Wait,
 )
 from recover.model.verdict import Scope, State
-from tests.core.world import LIMITS, PLAYBOOK, Asked, CutJournal, Played, YesGate, cut_and_resume, play, with_limits
+from tests.core.world import (
+    HOST,
+    LIMITS,
+    PLAYBOOK,
+    Asked,
+    CutJournal,
+    Played,
+    YesGate,
+    cut_and_resume,
+    play,
+    with_limits,
+)
 
 QUICK = settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -115,6 +126,21 @@ stopping = st.builds(
     vram_cure=st.just(Scope.VM),
     start_fails=st.integers(0, 2),
     stop_unclear=st.integers(0, 1),
+)
+on_the_node = st.builds(
+    Fault,
+    name=st.just("on-the-node"),
+    about=st.just(""),
+    workers=st.just("none"),
+    vram=st.just(80123),
+    vram_cure=st.sampled_from([Scope.VM, Scope.HOST_DEVICE, None]),
+    start_fails=st.integers(0, 2),
+    stop_unclear=st.integers(0, 1),
+    host=st.booleans(),
+    pci_cure=st.sampled_from(["flr", "bus", "rescan"]),
+    pci_gives_up=st.booleans(),
+    pci_hangs=st.sampled_from(["", "", "flr", "bus", "rescan"]),
+    pci_holder=st.sampled_from(["", "", "python3"]),
 )
 anything = st.one_of(sick, well, blind, slow, slow_beside_stuck, stopping)
 
@@ -184,29 +210,34 @@ def debts_are_paid(p: Played) -> None:
         assert p.end == "needs-human"
         assert p.closed.end.next.startswith("qm start")
         assert set(p.closed.carried) >= {d.duty.key for d in owed}
+    assert {*p.machine.methods} == {"default"} or owed, "a reset method is left chosen"
     assert all(p.machine.persistence) or owed or p.machine.mute is not None, "persistence is left off"
 
 
 def nothing_twice_after_unclear(p: Played) -> None:
     """After an act with an unclear end, a look comes before the same act, or any act of another line."""
-    unclear: type | None = None
+    unclear: object = None
     acting: dict[int, Acting] = {}
     for entry in p.entries:
         match entry:
             case Acting():
-                assert type(entry.action) is not unclear, f"{entry.action} again after its end was unclear"
+                assert _kind(entry.action) != unclear, f"{entry.action} again after its end was unclear"
                 acting[entry.n] = entry
             case Acted():
                 done = acting.pop(entry.n)
-                unclear = unclear if entry.outcome.clear else type(done.action)
+                unclear = unclear if entry.outcome.clear else _kind(done.action)
             case Opened() if acting:
-                unclear = type(acting.popitem()[1].action)
+                unclear = _kind(acting.popitem()[1].action)
             case Saw():
                 unclear = None
             case Began():
                 assert unclear is None, f"{entry.step} begins after an unclear end without a look"
             case _:
                 pass
+
+
+def _kind(action: Action) -> object:
+    return (ResetPci, action.how) if isinstance(action, ResetPci) else type(action)
 
 
 def journal_reproduces(p: Played, playbook: Playbook = PLAYBOOK) -> None:
@@ -289,6 +320,40 @@ def test_killed_at_any_entry_and_resumed_all_of_it_holds(fault: Fault, cut: int,
     for prop in (ends, height_never_falls, limits_hold, no_try_while_ripening, debts_are_paid,
                  nothing_twice_after_unclear, journal_reproduces, recovered_means_cured):  # fmt: skip
         prop(second)
+
+
+def never_reset_under_a_running_vm(p: Played) -> None:
+    """Between a reset on the node and the start before it a stop went well, and what was given up is left alone."""
+    acting: dict[int, Action] = {}
+    stopped = lost = False
+    for entry in p.entries:
+        match entry:
+            case Acting(n=n, action=action):
+                acting[n] = action
+                assert stopped or not isinstance(action, ResetPci)
+            case Acted(n=n, outcome=outcome):
+                done = acting.pop(n)
+                if isinstance(done, StopVm | ShutdownVm | StartVm):
+                    stopped = outcome.ok and not isinstance(done, StartVm)
+                if isinstance(done, ResetPci):
+                    assert not (lost and outcome.changed), "reset again although it was given up"
+                    lost = lost or "giving up" in outcome.detail
+            case _:
+                pass
+
+
+@settings(QUICK, max_examples=60)
+@given(on_the_node, st.integers(0, 110), st.booleans())
+def test_resets_on_the_node_keep_every_promise_also_when_killed(fault: Fault, cut: int, written: bool) -> None:
+    if cut:
+        _, played = cut_and_resume(fault, cut, written, playbook=HOST)
+    else:
+        played = play(fault, playbook=HOST)
+    for prop in (ends, height_never_falls, no_try_while_ripening, debts_are_paid, nothing_twice_after_unclear,
+                 recovered_means_cured, never_reset_under_a_running_vm):  # fmt: skip
+        prop(played)
+    limits_hold(played, HOST)
+    journal_reproduces(played, HOST)
 
 
 @settings(QUICK, max_examples=40)

@@ -39,9 +39,16 @@ FULL = replace(
         Rung("release-leftovers"),
         Rung("wake-gpu"),
         Rung("reset-gpu"),
+        Rung("reload-driver"),
         Rung("reboot-guest"),
         Rung("power-cycle-vm"),
     ),
+)
+HOST = replace(
+    PLAYBOOK,
+    name="lost-gpu",
+    limits=replace(LIMITS, max_scope=Scope.HOST_DEVICE),
+    rungs=(*PLAYBOOK.rungs, Rung("power-cycle-reset-pci")),
 )
 MOST_ENTRIES = 4000
 

@@ -39,7 +39,7 @@ from recover.model.record import (
     Wait,
 )
 from recover.model.verdict import Scope
-from tests.core.world import FULL, PLAYBOOK, Asked, CutJournal, Killed, Played, YesGate, play
+from tests.core.world import FULL, HOST, PLAYBOOK, Asked, CutJournal, Killed, Played, YesGate, play
 
 HERE = Path(__file__).parent
 
@@ -66,7 +66,7 @@ def run(name: str) -> list[Played]:
     data = tomllib.loads((HERE / name / "scenario.toml").read_text())
     fault = replace(FAULTS[data["fault"]], **data.get("change", {}))
     limits = {k: Scope.of(v) if k == "max_scope" else v for k, v in data.get("limits", {}).items()}
-    chosen = FULL if data.get("every_rung") else PLAYBOOK
+    chosen = FULL if data.get("every_rung") else HOST if data.get("node_rungs") else PLAYBOOK
     playbook = replace(chosen, limits=replace(chosen.limits, **limits))
     if "params" in data:
         playbook = replace(playbook, rungs=tuple(_given(rung, data["params"]) for rung in playbook.rungs))

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from recover.model.act import Act, Line, Plan, Signal
+from recover.model.host import Bridge, Holder, Host, PciFunction
 from recover.model.hypervisor import HostMemory, HostPci, Hypervisor, VmConfig
 from recover.model.process import Group, Health, Owner, OwnerKind, ProcessId
 from recover.model.reading import Known
@@ -70,3 +71,21 @@ def vm(of_config: dict[str, Any] | None = None, /, **changes: Any) -> Hypervisor
         clock_s=1_790_000_000,
     )
     return replace(made, **changes)
+
+
+def node(**changes: Any) -> Host:
+    """The VM's node by its root shell: each GPU alone below its own port and in its own group."""
+    functions = tuple(
+        PciFunction(f"0000:{0x41 + i:02x}:00.0", "10de:2330", "030200", "vfio-pci", i, f"0000:40:{i + 1:02x}.1",
+                    ("flr", "bus"), can_reset=True, has_method=True, answers=Known(True), link_width=16)
+        for i in range(b.GPUS)
+    )  # fmt: skip
+    base = Host(
+        "pve1", "pve1", "host-boot", "6.8.12-4-pve", 5e6,
+        functions=functions,
+        bridges=tuple(Bridge(f.bridge, (f.address,), resets=True) for f in functions),
+        groups=tuple((i, (f.address,)) for i, f in enumerate(functions)),
+        holders=tuple(Holder(7000, 1, "kvm", f"/dev/vfio/{i}", "vm 174") for i in range(b.GPUS)),
+        qemu=(7000,),
+    )  # fmt: skip
+    return replace(base, **changes)

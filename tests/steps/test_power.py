@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recover.model.act import AwaitBoot, Line, Pass, Refuse, ResetVm, ShutdownVm, StartVm, StopVm, SyncDisks, VmRef
@@ -166,6 +166,7 @@ readings = {
 }
 
 
+@settings(deadline=None)
 @given(changes=st.fixed_dictionaries(readings), mute=st.booleans(), present=st.sampled_from([Known(True), DENIED]))
 def test_every_stop_is_followed_by_a_start_of_the_same_vm_and_was_startable(changes, mute, present):
     hypervisor = vm({"hostpci": (pci(present=present),)}, **changes)

@@ -43,6 +43,13 @@ ACTIONS = [
     a.RestoreAutostart("systemd", "s.service", "enabled"),
     a.UnloadDriver(("nvidia_uvm", "nvidia"), "b1"),
     a.LoadDriver(("nvidia", "nvidia_uvm"), "b1"),
+    a.ResetPci(VM, "pve1", ("0000:41:00.0",), "flr", "b1", own=("0000:41:00.0", "0000:41:00.1")),
+    a.ResetPci(VM, "pve1", ("0000:41:00.0",), "bus", "b1"),
+    a.ResetPci(VM, "pve1", ("0000:41:00.0",), "rescan", "b1"),
+    a.RestoreResetMethod("pve1", ("0000:41:00.0",), "b1"),
+    a.OnHost("pve1", "b1", a.StopService("systemd", "nvidia-persistenced.service", monitor=True)),
+    a.OnHost("pve1", "b1", a.SetPersistence("GPU-1", "bus", on=False)),
+    a.OnHost("pve1", "b1", a.ResetGpu((("GPU-1", "bus"),))),
 ]
 
 

@@ -14,12 +14,15 @@ from recover.model.act import (
     ClearMarker,
     EndMpsClient,
     LoadDriver,
+    OnHost,
     PlaceMarker,
     RebootGuest,
     RemoveLeftovers,
     ResetGpu,
+    ResetPci,
     ResetVm,
     RestoreAutostart,
+    RestoreResetMethod,
     SetPersistence,
     ShutdownVm,
     Signal,
@@ -159,6 +162,13 @@ def action_words(action: Action) -> str:
             return f"reset VM {vm.vmid}"
         case AwaitBoot(gpus=gpus, deadline_s=seconds):
             return f"wait up to {span(seconds)} for a new boot with {gpus} GPUs"
+        case ResetPci(node=node, addresses=addresses, how=how):
+            kind = {"flr": "reset", "bus": "reset the bus of", "rescan": "remove and find again"}[how]
+            return f"{kind} {', '.join(addresses)} on {node}"
+        case RestoreResetMethod(node=node, addresses=addresses):
+            return f"put back the reset methods of {', '.join(addresses)} on {node}"
+        case OnHost(node=node, do=inner):
+            return f"on {node}: {action_words(inner)}"
         case _:
             return _guest_words(action)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from recover.core.look import Look, Signs
-from recover.core.signals import driver, hypervisor, memory, processes, reboot, server
+from recover.core.signals import driver, host, hypervisor, memory, modules, processes, reboot, server
 
 SIGNALS: tuple[Callable[[Look], Signs], ...] = (
     hypervisor.vm_state,
     hypervisor.mute_guest,
+    host.node_devices,
     reboot.reboot_hangs,
     driver.driver_state,
     driver.kernel_lockup,
@@ -19,6 +20,7 @@ SIGNALS: tuple[Callable[[Look], Signs], ...] = (
     driver.missing_gpus,
     driver.link_width,
     driver.switches,
+    modules.stuck_unload,
     driver.reset_hint,
     server.dead_group,
     server.hung_group,

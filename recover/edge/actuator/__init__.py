@@ -5,9 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from recover.model.act import Action, AwaitBoot, Outcome, ResetVm, ShutdownVm, StartVm, StopVm
+from recover.model.act import (
+    Action,
+    AwaitBoot,
+    OnHost,
+    Outcome,
+    ResetPci,
+    ResetVm,
+    RestoreResetMethod,
+    ShutdownVm,
+    StartVm,
+    StopVm,
+)
 
 HYPERVISOR_ACTIONS = (ShutdownVm, StopVm, StartVm, ResetVm, AwaitBoot)
+HOST_ACTIONS = (ResetPci, RestoreResetMethod, OnHost)
 
 
 class Hand(Protocol):
@@ -18,16 +30,22 @@ class CombinedActuator:
     """Gives each action to the hand of its channel. A hand that is missing is an outcome, not an error."""
 
     def __init__(
-        self, guest: Hand | None, hypervisor: Hand | None, await_boot: Callable[[AwaitBoot], Outcome] | None = None
+        self,
+        guest: Hand | None,
+        hypervisor: Hand | None,
+        await_boot: Callable[[AwaitBoot], Outcome] | None = None,
+        host: Hand | None = None,
     ) -> None:
-        self._guest, self._hypervisor, self._await_boot = guest, hypervisor, await_boot
+        self._guest, self._hypervisor, self._await_boot, self._host = guest, hypervisor, await_boot, host
 
     def perform(self, action: Action) -> Outcome:
         if isinstance(action, AwaitBoot) and self._hypervisor is None and self._await_boot is not None:
             return self._await_boot(action)  # a reboot from inside needs no Proxmox API
-        power = isinstance(action, HYPERVISOR_ACTIONS)
-        hand = self._hypervisor if power else self._guest
+        channel, hand = "guest", self._guest
+        if isinstance(action, HYPERVISOR_ACTIONS):
+            channel, hand = "Proxmox API", self._hypervisor
+        elif isinstance(action, HOST_ACTIONS):
+            channel, hand = "Proxmox node's shell", self._host
         if hand is None:
-            channel = "Proxmox API" if power else "guest"
             return Outcome(False, f"no way to the {channel} is configured", changed=False)
         return hand.perform(action)

@@ -1,0 +1,43 @@
+"""What a node's root shell shows of the guest's devices: gone from the bus, given up, or held by a QEMU that is over.
+
+A device that the kernel gave up is terminal: no reset is tried on it again, and only its power brings it back.
+"""
+
+from __future__ import annotations
+
+from recover.core.look import Gap, Look, Signs
+from recover.model.gpu import NOT_ASKED
+from recover.model.host import Host
+from recover.model.hypervisor import Hypervisor
+from recover.model.reading import Known
+from recover.model.verdict import Finding, Scope
+
+
+def node_devices(look: Look) -> Signs:
+    seen, reading = look.snapshot.hypervisor, look.snapshot.host
+    if not isinstance(reading, Known):
+        if reading != NOT_ASKED:
+            yield Gap(f"the node's root shell was not to be had: {reading.detail or reading.why}", matters=False)
+        return
+    host = reading.value
+    yield from (Gap(f"on {host.node}: {text}", matters=False) for text in host.gaps)
+    if not isinstance(seen, Hypervisor):
+        return
+    if seen.status == "stopped" and host.qemu:
+        yield _leftover(host, seen)
+    own = {a for d in seen.config.value.hostpci for a in d.addresses} if isinstance(seen.config, Known) else set()
+    for function in host.functions:
+        if function.address not in own:
+            continue
+        if function.dead:
+            says = f"{function.address} is lost to {host.node} until its power is cut"
+            yield Finding("pci-device-dead", says, None, None, (function.gave_up,))
+        elif function.answers == Known(False):
+            says = f"{function.address} does not answer {host.node}: its configuration reads all ones"
+            yield Finding("pci-device-gone", says, Scope.HOST_DEVICE, None)
+
+
+def _leftover(host: Host, seen: Hypervisor) -> Finding:
+    pids = ", ".join(str(p) for p in host.qemu)
+    says = f"Proxmox calls {seen.vmid} stopped, and its QEMU (pid {pids} on {host.node}) has not ended: it hangs there"
+    return Finding("leftover-qemu", says, None, None)
