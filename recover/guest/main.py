@@ -7,7 +7,9 @@ import signal
 import sys
 import time
 
-from recover.guest import child, deep, gpus, health, leftovers, marker, mps, procs, restart, services, system, wire
+from recover.guest import (
+    child, deep, gpus, health, leftovers, marker, mps, procs, reload, restart, services, system, wire,
+)  # fmt: skip
 from recover.guest.wire import Limit, emit, gap, guarded
 
 TYPE_CHECKING = False
@@ -67,6 +69,7 @@ def look(request: "dict[str, Any]") -> None:
     guarded("marker", _marker)
     rows = guarded("processes", procs.table) or {}
     guarded("driver-files", system.driver_files)
+    guarded("driver-modules", reload.look)
     pci = guarded("pci", system.pci_gpus) or []
     guarded("leftovers", system.leftovers)
     guarded("fuse", leftovers.stuck_fuse)

@@ -9,7 +9,7 @@ from recover.model.act import Act, AwaitBoot, Pass, Plan, RebootGuest, Refuse, S
 from recover.model.guest import BootFacts, Guest, Inhibitor, Service
 from recover.model.hypervisor import GuestKind
 from recover.model.ladder import Param, Params, Step
-from recover.model.reading import Known
+from recover.model.reading import Known, known_or
 from recover.model.snapshot import Channel, Snapshot
 from recover.model.verdict import Finding, Scope
 from recover.steps.common import flag, line, number
@@ -63,6 +63,9 @@ def _plan(snapshot: Snapshot, findings: tuple[Finding, ...], params: Params) -> 
     facts = guest.boot.value
     if facts.init != "systemd":
         return Pass(f"its init is {facts.init}, and only systemd is asked")
+    moving = [m.name for m in known_or(guest.modules, ()) if m.state == "Unloading"]
+    if moving:
+        return Pass(f"the unload of {moving[0]} hangs, and a reboot from inside would wait for it")
     if not flag(params, "evict") and (refused := objection(guest)) is not None:
         return refused
     deadline = number(params, "boot_deadline")

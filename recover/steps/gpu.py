@@ -43,7 +43,7 @@ def _plan(snapshot: Snapshot, findings: tuple[Finding, ...], params: Params) -> 
     chosen = _chosen(guest.gpus.value, findings)
     if not chosen:
         return Pass("no finding asks for the reset of a GPU")
-    monitors = list(_monitors(guest))
+    monitors = list(monitors_of(guest))
     if any(_base(name) == _FABRIC for _, name in monitors):
         chosen = guest.gpus.value
     obstacle = _no_use(guest, chosen) or _forbidden(chosen)
@@ -142,10 +142,10 @@ def _evict(snapshot: Snapshot, holders: tuple[Group, ...]) -> Plan:
 
 def _is_monitor(guest: Guest, group: Group) -> bool:
     """Stopped with its service, which runs; one without a service stays a holder, for a person."""
-    if group.owner.name in {name for _, name in _monitors(guest)}:
+    if group.owner.name in {name for _, name in monitors_of(guest)}:
         return True
     seen = {p.id: p.comm for p in guest.processes.value} if isinstance(guest.processes, Known) else {}
-    return all(seen.get(m) in set(_monitors(guest).values()) for m in group.members)
+    return all(seen.get(m) in set(monitors_of(guest).values()) for m in group.members)
 
 
 def _strangers(snapshot: Snapshot, guest: Guest, chosen: tuple[Gpu, ...]) -> list[str]:
@@ -155,7 +155,7 @@ def _strangers(snapshot: Snapshot, guest: Guest, chosen: tuple[Gpu, ...]) -> lis
     grouped = {m for g in snapshot.groups for m in g.members}
     nodes = {f"nvidia{g.minor.value}" for g in chosen if isinstance(g.minor, Known)}
     listed = {row.pid for g in chosen if isinstance(g.processes, Known) for row in g.processes.value}
-    monitors = set(_monitors(guest).values())
+    monitors = set(monitors_of(guest).values())
     return [
         f"{p.comm} (pid {p.pid})"
         for p in guest.processes.value
@@ -169,7 +169,7 @@ def _base(name: str) -> str:
     return name.removesuffix(".service")
 
 
-def _monitors(guest: Guest) -> dict[tuple[str, str], str]:
+def monitors_of(guest: Guest) -> dict[tuple[str, str], str]:
     """(manager, name) -> comm of the monitors that run, by their manager or by their process's control group."""
     listed = guest.services.value if isinstance(guest.services, Known) else ()
     running = (s for s in listed if _base(s.name) in _MONITORS and s.state in _RUNS)

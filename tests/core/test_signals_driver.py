@@ -224,10 +224,10 @@ def test_a_mismatch_is_no_stuck_gpu() -> None:
     assert (finding(found, "driver-mismatch").cure, found.state) == (None, State.HOPELESS)
 
 
-def test_a_missing_module_ripens_into_a_reboot() -> None:
+def test_a_missing_module_ripens_into_a_reload() -> None:
     snapshot = driver(nvml_code=9, detail="Driver Not Loaded")
     assert once(snapshot).findings == ()
-    assert finding(stuck(snapshot), "driver-not-loaded").cure is Scope.GUEST
+    assert finding(stuck(snapshot), "driver-not-loaded").cure is Scope.DRIVER
 
 
 def test_a_denied_driver_is_a_gap() -> None:

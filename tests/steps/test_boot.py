@@ -12,7 +12,7 @@ from recover.core.past import Past, Reboot
 from recover.core.signals.reboot import reboot_hangs
 from recover.model.act import AwaitBoot, Pass, RebootGuest, Refuse, StopService, SuspendAutostart, SyncDisks
 from recover.model.contact import Failure
-from recover.model.guest import BootFacts, Inhibitor, Mute, Service
+from recover.model.guest import BootFacts, Inhibitor, Module, Mute, Service
 from recover.model.hypervisor import AgentState
 from recover.model.reading import Known, Unknown, Why
 from recover.model.verdict import Scope
@@ -72,6 +72,13 @@ def test_autostart_is_suspended_only_on_request():
     done = acts(plan("reboot-guest", sick, STUCK, suspend_autostart=True))
     assert [type(a) for a in done[:3]] == [StopService, SuspendAutostart, SyncDisks]
     assert done[1] == SuspendAutostart("systemd", "sglang.service", "enabled")
+
+
+def test_a_reboot_does_not_wait_for_an_unload_that_hangs():
+    seen = look()
+    stuck = Known((Module("nvidia", 0, (), "Unloading"),))
+    offered = plan("reboot-guest", replace(seen, guest=replace(seen.guest, modules=stuck)), STUCK)
+    assert isinstance(offered, Pass) and "hangs" in offered.why
 
 
 ASKED = Past(reboot=Reboot(b.BOOT, 1000.0, 900.0, sure=True))

@@ -76,11 +76,11 @@ def _failed(look: Look, driver: Driver) -> Signs:
         yield watch("driver:container", 0, 1, look.ripens(), finding)
     elif code == _NVML_NOT_LOADED or "communicate with the NVIDIA driver" in said:
         finding = Finding(
-            "driver-not-loaded", "the NVIDIA driver is not loaded in the guest", Scope.GUEST, None, (said,)
+            "driver-not-loaded", "the NVIDIA driver is not loaded in the guest", Scope.DRIVER, None, (said,)
         )
         yield watch("driver:not-loaded", 0, 1, look.ripens(), finding)
     else:
-        finding = Finding("driver-fails", f"the NVIDIA driver fails: {said or code}", Scope.GUEST, None, (said,))
+        finding = Finding("driver-fails", f"the NVIDIA driver fails: {said or code}", Scope.DRIVER, None, (said,))
         yield watch("driver:fails", 0, 1, look.ripens(), finding)
 
 
