@@ -38,6 +38,11 @@ SHUTDOWN_MARGIN_S = 30.0  # its task ends by itself at its time-out: the lock fi
 START_MARGIN_S = 60.0
 BACK_S = 30.0  # so long the host's memory is waited for after a SIGKILL
 BACK_EVERY_S = 3.0
+# The worker dies of these before it says a word to the guest (PVE/API2/Qemu.pm, vm_shutdown).
+_NEVER_ASKED = frozenset({
+    TaskClass.LOCKED, TaskClass.FLOCK_TIMEOUT, TaskClass.NO_QUORUM, TaskClass.DENIED, TaskClass.PAUSED,
+    TaskClass.HA_ERROR,
+})  # fmt: skip
 
 
 class HypervisorActuator:
@@ -105,7 +110,8 @@ class HypervisorActuator:
             detail = f"the guest did not power off within {action.deadline_s:.0f} s, and may still do so"
             outcome = replace(outcome, detail=detail)
         # It was asked, and that can't be taken back: it may go down at any later moment.
-        return replace(outcome, clear=False) if isinstance(ran.end, TaskEnd) else outcome
+        asked = isinstance(ran.end, TaskEnd) and not any(ran.says(kind) for kind in _NEVER_ASKED)
+        return replace(outcome, clear=False) if asked else outcome
 
     def _stop(self, action: StopVm, limit: Limit) -> Outcome | Again:
         ready = self._power.ready(action.vm, STOP, limit)
@@ -138,7 +144,8 @@ class HypervisorActuator:
         ready = self._power.ready(action.vm, START, limit)
         if isinstance(ready, Outcome):
             return ready
-        ran = self._power.send(ready, START, {"timeout": int(action.timeout_s)}, limit)
+        given = {} if action.vm.container else {"timeout": int(action.timeout_s)}  # LXC's start knows none
+        ran = self._power.send(ready, START, given, limit)
         if not isinstance(ran, Ran):
             return ran
         if ran.reached:

@@ -23,7 +23,9 @@ FLR_S = 70.0  # the kernel waits for a device up to 65.5 s after its reset (driv
 FLOCK_S = 60.0  # so long a task that has the guest's lock file is waited for
 HA_HEARS_S = 30.0  # ... and until then a wish that it took does not show
 HA_USER = "root@pam"  # as whom the LRM's tasks run
-_POWER = frozenset({"qmstart", "qmstop", "qmshutdown", "qmreset", "qmreboot"})
+_POWER = frozenset({
+    "qmstart", "qmstop", "qmshutdown", "qmreset", "qmreboot", "vzstart", "vzstop", "vzshutdown", "vzreboot",
+})  # fmt: skip
 _OVERRULE = "overrule-shutdown"
 
 
@@ -45,7 +47,7 @@ class Power:
     def ready(self, ref: VmRef, verb: Verb, limit: Limit) -> Ready | Outcome:
         """The guest, or why nothing is sent to it: done already, another guest, locked, somebody at work."""
         doing = f"{verb.word} of VM {ref.vmid}"
-        vm = self._sight.see(ref.vmid)
+        vm = self._sight.see(ref.vmid, ref.container)
         if isinstance(vm, ApiError):
             return failed(doing, vm)
         config = self._sight.config(vm)
@@ -58,7 +60,7 @@ class Power:
         if isinstance(more, Outcome):
             return more
         if not more:  # a task of ours may have ended just now
-            seen = self._sight.see(ref.vmid)
+            seen = self._sight.see(ref.vmid, ref.container)
             if isinstance(seen, ApiError):
                 return failed(doing, seen)
             vm = self._heard(seen) if verb is START else seen
@@ -71,7 +73,7 @@ class Power:
             return vm
         limit = self._waits.limit(HA_HEARS_S - age)
         seen = self._waits.until(
-            lambda: self._sight.see(vm.vmid), lambda s: isinstance(s, Vm) and not s.has("running"), limit, HA_LOOK_S
+            lambda: self._sight.see(vm.vmid, vm.container), lambda s: isinstance(s, Vm) and not s.has("running"), limit, HA_LOOK_S
         )
         return seen if isinstance(seen, Vm) else vm
 
@@ -98,7 +100,7 @@ class Power:
         for task in running:
             if not (task.ours or _of_ha(vm, task)):
                 return refused(f"{clean(task.type, 40)} by {clean(task.user, 100)} is running on VM {vm.vmid}")
-        shutdowns = bool(running) and all(t.ours and t.type == "qmshutdown" for t in running)
+        shutdowns = bool(running) and all(t.ours and t.type in ("qmshutdown", "vzshutdown") for t in running)
         if verb is STOP and shutdowns and not vm.ha and self._sight.can_overrule():
             return {_OVERRULE: 1}
         for task in running:
@@ -113,7 +115,7 @@ class Power:
 
     def send(self, ready: Ready, verb: Verb, params: Mapping[str, Any], limit: Limit) -> Ran | Outcome | Again:
         vm = ready.vm
-        where = path("nodes", vm.node, "qemu", vm.vmid, "status", verb.word)
+        where = path("nodes", vm.node, vm.kind, vm.vmid, "status", verb.word)
         given = {**params, **ready.more}
         posted = self._tasks.post_task(where, given, node=vm.node, vmid=vm.vmid, types=verb.types)
         if isinstance(posted, NotStarted):
@@ -125,7 +127,8 @@ class Power:
         if isinstance(posted, Unresolved):
             return Ran(verb, vm, self._arrived(verb, GRACE_S, vm), posted)
         ran = self._followed(vm, verb, posted.upid, limit)
-        if isinstance(ran.end, TaskEnd) and not ran.end.ok and not ran.reached:
+        held = ran.reached and verb.ensure  # a guest that runs is no sign that it was reset
+        if isinstance(ran.end, TaskEnd) and not ran.end.ok and not held:
             worst = ran.worst
             if worst is not None and worst.kind is TaskClass.FLOCK_TIMEOUT:  # the worker never got to the guest
                 self._wait_for_others(vm, limit)
@@ -140,7 +143,7 @@ class Power:
             end = self._tasks.wait(node, upid, FLR_S)
         log = end.log if isinstance(end, StillRunning | TaskEnd) else ()
         if isinstance(end, StillRunning):
-            return Ran(verb, vm, self._sight.see(vm.vmid), end, upid, log)
+            return Ran(verb, vm, self._sight.see(vm.vmid, vm.container), end, upid, log)
         queued = bool(vm.ha) and isinstance(end, TaskEnd) and end.ok
         after = self._arrived(verb, limit.left() if queued else GRACE_S, vm)
         if queued and isinstance(after, Vm):
@@ -154,13 +157,13 @@ class Power:
             return isinstance(seen, Vm) and (seen.has(verb.goal) or seen.ha == "error")
 
         every = HA_LOOK_S if seconds > GRACE_S else 2.0
-        return self._waits.until(lambda: self._sight.see(vm.vmid), final, self._waits.limit(seconds), every)
+        return self._waits.until(lambda: self._sight.see(vm.vmid, vm.container), final, self._waits.limit(seconds), every)
 
     def _ha_log(self, vm: Vm, verb: Verb, since: int) -> tuple[str, ...]:
         """The LRM's own task tells what `hastop` can't; it is seen only with Sys.Audit on the node."""
         tasks = self._sight.tasks(vm)
         found = () if isinstance(tasks, ApiError) else tasks
-        kinds = {"qmstart"} if verb is START else {"qmstop", "qmshutdown"}
+        kinds = {"qmstart", "vzstart"} if verb is START else {"qmstop", "qmshutdown", "vzstop", "vzshutdown"}
         theirs = [t for t in found if t.type in kinds and t.user == HA_USER and t.starttime >= since]
         if not theirs:
             return (f"HA's own task is not to be seen on {vm.node}",)

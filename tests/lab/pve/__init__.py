@@ -62,6 +62,7 @@ FAULT   {"kind"*: ..., "times": 1 (null = for ever), "skip": 0 (let so many thro
               carried out, its task runs on, and only the answer is lost: the case that must be reconciled)
     "cut"     the connection is dropped, same "when"
     "slow"    "seconds" real seconds late
+    "page"    200 with a page of HTML, as a portal in between gives it, same "when"
   on a task, matched by "action" (start | stop | shutdown | reset | reboot) and "vmid" (any if absent):
     "task-error"    message, "when": "before" the act | "after" it was done
     "kvm-timeout"   start only: ends `start failed: command '/usr/bin/kvm ...' failed: got timeout`; "comes_up": false |
@@ -72,6 +73,7 @@ FAULT   {"kind"*: ..., "times": 1 (null = for ever), "skip": 0 (let so many thro
     "hang"          stays `running` until it is deleted or killed
     "killed"        ends `unexpected status`, nothing done
     "warnings"      "count": 1: ends `WARNINGS: 1`, done
+    "nothing"       ends OK, nothing done
 
 FILES in ``directory``: ``server.json`` {"pid", "host", "port", "url", "urls", "ca_file", "fingerprint", "token_id",
 "secret_file", "control"} (written last, atomically: its presence means "ready"), ``secret`` (0600), ``ca.pem``,
@@ -98,6 +100,7 @@ in  {"op": NAME, ...arguments}     out  {"ok": true, "result": ...} | {"ok": fal
 ``hold-flock`` vmid, [seconds]      another process holds the VM's lock file;  ``release-flock`` vmid
 ``task``      as in ``tasks``       -> UPID of a foreign task;  ``end-task`` upid, [status="OK"]
 ``died``      vmid                  QEMU is gone from one moment to the next (guest power-off, crash); HA may restart it
+``destroy``   vmid                  the guest and its configuration are gone
 ``listener``  index, up=bool        an address of the API goes away (refused, connections dropped) or comes back
 ``stop``                            ends the server process
 """

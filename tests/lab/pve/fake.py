@@ -194,6 +194,8 @@ class FakePveGpu(Permits, Power, Reads, Tasks, FakePve):  # type: ignore[misc]
             if request.transport is not None:
                 request.transport.abort()
             raise ConnectionResetError("lab: connection cut")
+        if fault.kind == "page":
+            return web.Response(text="<html>a portal in between</html>", content_type="text/html")
         text = fault.message if fault.message is not None else "Connection timed out"
         if fault.status == 401 or fault.status >= 595:
             return bare(fault.status, text)

@@ -8,8 +8,8 @@ import itertools
 from dataclasses import dataclass
 from typing import Any
 
-HTTP_KINDS = ("http", "cut", "slow")
-TASK_KINDS = ("task-error", "kvm-timeout", "reset-warning", "stop", "flock", "hang", "killed", "warnings")
+HTTP_KINDS = ("http", "cut", "slow", "page")
+TASK_KINDS = ("task-error", "kvm-timeout", "reset-warning", "stop", "flock", "hang", "killed", "warnings", "nothing")
 STOPS = ("quit", "sigterm", "sigkill", "zombie", "still-runs")
 ACTIONS = ("start", "stop", "shutdown", "reset", "reboot")
 _KEYS = {

@@ -120,6 +120,9 @@ class Ops:
     def op_died(self, vmid: int) -> None:
         self._pve.died(self._vm(vmid))
 
+    def op_destroy(self, vmid: int) -> None:
+        self._pve.vms.remove(self._vm(vmid))
+
     async def op_listener(self, index: int, up: bool) -> None:
         await self._pve.listen(index, up)
 

@@ -68,7 +68,8 @@ class Power:
         async def run() -> str | None:
             faults = self.faults.for_task(action, vm.vmid)
             await self._strike(faults, "before", vm)
-            await body(log, faults)
+            if not any(fault.kind == "nothing" for fault in faults):
+                await body(log, faults)
             await self._strike(faults, "after", vm)
             return None
 
