@@ -7,9 +7,8 @@ import signal
 import sys
 import time
 
-from recover.guest import (
-    child, deep, gpus, health, leftovers, marker, mps, procs, reload, restart, services, system, wire,
-)  # fmt: skip
+from recover.guest import child, deep, gpus, health, leftovers, marker, mps, procs
+from recover.guest import reload, restart, services, system, wire
 from recover.guest.wire import Limit, emit, gap, guarded
 
 TYPE_CHECKING = False
