@@ -1,9 +1,11 @@
 """Real kernels under QEMU: what namespaces cannot show (D state, boot ids, vfio, resets) is shown here, or nowhere.
 
-    with Machine.up(folder, KIND) as vm:      # KIND: guest.GUEST or node.NODE; blocks until sshd answers
-        vm.shell()                            # a recover.edge SshShell into it
-        vm.qmp.run("system_reset")            # or vm.power.stop(174): the hooks of tests/lab/pve
+    with Machine.up(folder, kinds.guest(folder)) as vm:      # or kinds.node(); blocks until sshd answers
+        vm.shell()                      # a recover.edge SshShell into it
+        vm.hold_read()                  # the next read of its disk hangs, until vm.release_read()
+        gpu.state(folder)               # its GPU, seen from outside
+        vm.reset(), vm.stop()           # or over the API: power.api(vm, ...)
 
 No image is needed: an initramfs of busybox and a few modules mounts this machine's own root read-only over 9p, under a
-tmpfs. No KVM is needed either: everything runs by emulation (TCG), about 10 s from start to login on two cores.
+tmpfs. No KVM is needed either: everything runs by emulation (TCG), about 7 s from start to login.
 """

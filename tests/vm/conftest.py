@@ -23,11 +23,7 @@ def guest_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]
 
 @pytest.fixture
 def guest(guest_machine: Machine) -> Machine:
-    """The guest, up; what a test before may have broken is put right by a new start."""
-    if not guest_machine.answers():
-        guest_machine.monitor.kill()
-        guest_machine.start()
-        guest_machine.wait_up()
+    guest_machine.ensure_up()
     return guest_machine
 
 
@@ -40,8 +36,9 @@ def shell(guest: Machine) -> Iterator[SshShell]:
 
 @pytest.fixture
 def device(guest_machine: Machine) -> Iterator[State]:
-    """The GPU, seen from outside the guest."""
+    """The GPU, seen from outside the guest; nothing is on it yet."""
     with gpu.state(guest_machine.folder) as state:
+        state.cure("host-reset")
         yield state
 
 

@@ -57,6 +57,6 @@ def start(shell: Shell, code: str, *words: str) -> int:
     return int(run(shell, _START, *python))
 
 
-def write(shell: Shell, value: str, path: str, deadline: int = 10) -> str:
+def write(shell: Shell, value: str, path: str, deadline: int = 30) -> str:
     """One write to sysfs, detached: `0`, `1 …: I/O error`, or `blocked PID` when it does not come back in time."""
     return run(shell, _WRITE, value, path, str(deadline), deadline=deadline + 30.0)

@@ -29,7 +29,7 @@ def guest(folder: Path) -> Kind:
             "env": ("".join(f"{key}='{value}'\n" for key, value in words.items()).encode(), 0o644),
         },
         environment=f"LD_LIBRARY_PATH={built.lib}",
-        path=str(built.bin),
+        path=f"{built.bin}:/run/vm/bin",
         fresh=lambda: gpu.was_reset(folder),
     )  # fmt: skip
 

@@ -67,7 +67,7 @@ class Qemu:
         self._lock = threading.Lock()
         self.events: list[str] = []
         try:
-            self._answer(30.0, "QMP")
+            self._answer(60.0, "QMP")
             self.run("qmp_capabilities")
         except BaseException:
             self.kill()
@@ -75,17 +75,17 @@ class Qemu:
 
     # -- monitor ----------------------------------------------------------------------------------------------------
 
-    def run(self, command: str, deadline: float = 20.0, **arguments: Any) -> Any:
+    def run(self, command: str, arguments: dict[str, Any] | None = None, deadline: float = 60.0) -> Any:
         """One QMP command; raises QemuError."""
         with self._lock:
             try:
-                self._socket.sendall(json.dumps({"execute": command, "arguments": arguments}).encode() + b"\n")
+                self._socket.sendall(json.dumps({"execute": command, "arguments": arguments or {}}).encode() + b"\n")
                 return self._answer(deadline, "return")
             except OSError as error:
                 raise QemuError(f"{command}: {error}") from error
 
     def hmp(self, line: str) -> str:
-        return str(self.run("human-monitor-command", **{"command-line": line}))
+        return str(self.run("human-monitor-command", {"command-line": line}))
 
     def _answer(self, deadline: float, key: str) -> Any:
         end = time.monotonic() + deadline

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from tests.guest.conftest import DEAD_LEADER, PLAIN, ZOMBIE
 from . import inside
 from .machine import MAC, Machine
 
-pytestmark = [pytest.mark.lab, pytest.mark.vm, pytest.mark.xdist_group("vm-guest")]
+pytestmark = [pytest.mark.lab, pytest.mark.vm, pytest.mark.timeout(600), pytest.mark.xdist_group("vm-guest")]
 
 
 def look(shell: SshShell) -> Guest:
@@ -46,6 +45,7 @@ class Sick:
     zombies: int
     plain: int
     seen: Guest
+    shell: SshShell
 
     @property
     def rows(self) -> dict[int, Process]:
@@ -57,12 +57,15 @@ class Sick:
 
 @pytest.fixture(scope="module")
 def sick(guest_machine: Machine) -> Iterator[Sick]:
+    guest_machine.ensure_up()
     shell = guest_machine.shell()
     guest_machine.hold_read()
     try:
-        pids = [inside.start(shell, code) for code in (inside.READER, DEAD_LEADER, ZOMBIE, PLAIN)]
-        yield Sick(*pids, look(shell))
-        inside.run(shell, 'kill -9 "$@" 2>/dev/null; true', *map(str, pids))
+        reader, leader, zombies, plain = (
+            inside.start(shell, code) for code in (inside.READER, DEAD_LEADER, ZOMBIE, PLAIN)
+        )
+        yield Sick(reader, leader, zombies, plain, look(shell), shell)
+        inside.run(shell, 'kill -9 "$@" 2>/dev/null; true', str(leader), str(zombies), str(plain))
     finally:
         guest_machine.release_read()
         shell.close()
@@ -76,7 +79,8 @@ def test_it_is_the_kernels_own_identity(sick: Sick, guest_machine: Machine) -> N
     who = sick.seen.identity
     ours = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     assert who.boot_id != ours
-    assert (who.hostname, who.dmi_uuid, who.macs) == ("node-174", Known(guest_machine.uuid), {MAC})
+    assert (who.hostname, who.macs) == ("node-174", frozenset({MAC}))
+    assert who.dmi_uuid == Known(guest_machine.uuid)
     assert who.kernel != os.uname().release
     assert not who.container
 
@@ -102,19 +106,18 @@ def test_a_read_that_the_device_keeps_is_d_state_with_its_wchan(sick: Sick) -> N
     assert not reader.sigkill_pending
 
 
-def test_only_what_can_die_dies_and_the_survivor_is_named(sick: Sick, guest_machine: Machine, shell: SshShell) -> None:
+def test_only_what_can_die_dies_and_the_survivor_is_named(sick: Sick, guest_machine: Machine) -> None:
+    shell = sick.shell
     members = tuple(sick.id(pid) for pid in (sick.reader, sick.leader, sick.plain))
     assert act(shell, Signal("sick", members, "KILL")).ok, "a signal that is sent is sent, also to D"
-    began = time.monotonic()
     waited = act(shell, AwaitGone("sick", members, 4.0))
-    assert 3.5 < time.monotonic() - began < 30
     assert not waited.ok
+    assert waited.seconds >= 4.0, "its whole deadline"
     assert waited.clear
     assert waited.detail == "1 of 3 still run"
     (word,) = waited.log
     assert word.startswith(f"{sick.id(sick.reader)} python3"), word
     assert "state D" in word, word
-    print(word, sick.rows[sick.reader])
     assert "stack" in word and "bio" in word, word
 
     rows = processes(look(shell))

@@ -15,7 +15,7 @@ from . import kernel
 from .machine import Machine
 from .qemu import QemuError
 
-pytestmark = [pytest.mark.lab, pytest.mark.vm, pytest.mark.xdist_group("vm-node")]
+pytestmark = [pytest.mark.lab, pytest.mark.vm, pytest.mark.timeout(600), pytest.mark.xdist_group("vm-node")]
 
 STARTS_AND_STAYS = """
 import sys, time

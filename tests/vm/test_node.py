@@ -14,7 +14,7 @@ from recover.edge.shell.ssh import SshShell
 from . import inside
 from .machine import Machine
 
-pytestmark = [pytest.mark.lab, pytest.mark.vm, pytest.mark.xdist_group("vm-node")]
+pytestmark = [pytest.mark.lab, pytest.mark.vm, pytest.mark.timeout(600), pytest.mark.xdist_group("vm-node")]
 BDF = "0000:01:00.0"
 DEVICE = f"/sys/bus/pci/devices/{BDF}"
 

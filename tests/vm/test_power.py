@@ -21,7 +21,7 @@ from tests.lab.pve.server import PveServer
 from . import inside, power
 from .machine import Machine
 
-pytestmark = [pytest.mark.lab, pytest.mark.vm, pytest.mark.xdist_group("vm-guest")]
+pytestmark = [pytest.mark.lab, pytest.mark.vm, pytest.mark.timeout(600), pytest.mark.xdist_group("vm-guest")]
 LEFT_MIB = 70000  # memory of the GPU that no process owns
 Hands = Callable[[Action], Outcome]
 
@@ -70,7 +70,7 @@ def test_memory_outlives_a_reboot_from_inside_and_not_a_reset_of_the_device(
         shell, "setsid /run/vm/busybox sh -c 'sleep 0.5; exec /run/vm/busybox reboot' >/dev/null 2>&1 </dev/null &"
     )
     after = BootWatch(lambda left: GuestProbe(shell).look(deadline=left), shell.forget, every_s=0.5)(
-        AwaitBoot(before, 1, 120.0)
+        AwaitBoot(before, 1, 300.0)
     )
     assert after.ok, after
     assert guest.monitor.pid == pid, "the same QEMU"
@@ -87,7 +87,7 @@ def test_reset_vm_is_a_new_boot_in_the_same_qemu_with_the_same_gpu_memory(
     before, pid = boot(shell), guest.monitor.pid
     done = hands(ResetVm(ref))
     assert done.ok and done.changed, done
-    up = hands(AwaitBoot(before, 1, 120.0))
+    up = hands(AwaitBoot(before, 1, 300.0))
     assert up.ok, up
     assert boot(shell) in up.detail
     assert boot(shell) != before
@@ -113,7 +113,7 @@ def test_a_power_cycle_ends_a_qemu_that_can_not_quit_and_resets_the_gpu(
     started = hands(StartVm(ref, 120))
     assert started.ok and started.changed, started
     assert guest.monitor.pid != pid
-    up = hands(AwaitBoot(before, 1, 120.0))
+    up = hands(AwaitBoot(before, 1, 300.0))
     assert up.ok, up
     assert boot(shell) not in (before, "")
     assert used_mib(shell) == 0
@@ -125,4 +125,4 @@ def test_a_guest_that_obeys_powers_off(guest: Machine, shell: SshShell, hands: H
     assert down.ok, down
     assert guest.ends[-1] == "powered off"
     assert hands(StartVm(ref, 120)).ok
-    assert hands(AwaitBoot(before, 1, 120.0)).ok
+    assert hands(AwaitBoot(before, 1, 300.0)).ok
