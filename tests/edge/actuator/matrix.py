@@ -181,7 +181,7 @@ class Row(Lab):
             assert any(VERB.get(type(a)) == verb and b <= note["time"] <= e for b, e, a in spans), (note, spans)
 
     def opened(self) -> Opened:
-        return Opened(self.fast.now(), "m", "node-174", "matrix", "", "kim", "ctl", 1, 0.0)
+        return Opened(self.fast.now(), "m", "node-174", "matrix", "", "kim", "ctl", 1, 1500.0)
 
 
 def unclear(note: dict[str, Any]) -> bool:
