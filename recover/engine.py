@@ -186,7 +186,7 @@ class Run:
         if not self.history.evidence and self.snapshot is not None:
             saved = self.world.evidence.keep(self.snapshot)
             self._write(Kept(self.world.clock.now(), saved.folder, saved.missing, saved.notes))
-        marked = self._mark(attempt.step)
+        marked = self._mark(attempt)
         if not marked.ok:
             self._write(Declined(self.world.clock.now(), "the guest's marker", marked.detail, attempt.step, held=True))
             self._look()
@@ -225,12 +225,15 @@ class Run:
         self.world.observer.acted(action)
         return outcome
 
-    def _mark(self, step: str) -> Outcome:
+    def _mark(self, attempt: Try) -> Outcome:
         """Say in the guest that we work here; a guest that can't be reached has no marker to be had."""
         if self.snapshot is None or not isinstance(self.snapshot.guest, Guest) or self.history.opened is None:
             return Outcome(True, "no marker: the guest is mute", changed=False)
-        opened = self.history.opened
-        outcome = self._act(PlaceMarker(opened.run, opened.who, opened.host, step, MARKER_TTL_S))
+        opened, marker = self.history.opened, self.snapshot.guest.marker
+        stale = marker.value.run if isinstance(marker, Known) and marker.value is not None else ""
+        ttl = max(MARKER_TTL_S, attempt.line.worst_case_s + STALE_ANSWER_S)
+        over = stale if stale in self.context.over else ""
+        outcome = self._act(PlaceMarker(opened.run, opened.who, opened.host, attempt.step, ttl, over))
         if outcome.detail.startswith("held by"):
             return outcome
         return replace(outcome, ok=True)  # a /run that can't be written is no reason to leave a node stuck

@@ -342,7 +342,10 @@ def _engine(
 ) -> Run:
     world = World(wired.observer, actuator, gate, wired.clock, journal, evidence, view, interrupts)
     history = case.history if case is not None else None
-    return Run(world, wired.playbook, replace(wired.context, run=run), history)
+    # Who may act holds the target's lock, so every other run in this folder is over, however it ended.
+    runs = wired.state.runs(wired.target.name) if actuator is not None else []
+    context = replace(wired.context, run=run, over=frozenset(p.name for p in runs) - {run})
+    return Run(world, wired.playbook, context, history)
 
 
 def _dry(state: StateFolder, wired: Wired, gate: Gate, view: View, flags: Flags) -> Result:

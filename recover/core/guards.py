@@ -48,6 +48,7 @@ class Context:
     assume_hung: bool = False
     approved: Scope | None = None  # how far --approve consents
     host_booted_at: int | None = None
+    over: frozenset[str] = frozenset()  # runs of this target that can't be going on: we hold the lock that they had
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +124,12 @@ def _held(case: Case) -> Refuse | None:
     marker = guest.marker.value
     if marker.run == case.context.run or marker.expires_uptime_s <= guest.mark.uptime_s:
         return None
+    if marker.run in case.context.over:
+        return None  # it ended without taking its mark away: the act that places ours says so
     left = (marker.expires_uptime_s - guest.mark.uptime_s) / 60
     why = f"run {marker.run} by {marker.who} on {marker.host} works there (rung {marker.rung})"
-    return Refuse("held", why, f"wait for it; its mark expires in {left:.0f} min")
+    lift = f"wait for it; if it is over there (gpu-recover report {marker.run}), its mark expires in {left:.0f} min"
+    return Refuse("held", why, lift)
 
 
 def _do_not_recover(case: Case) -> Refuse | None:

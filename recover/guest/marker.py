@@ -68,13 +68,19 @@ def _held() -> "Optional[dict[str, Any]]":
 
 
 def place(request: "dict[str, Any]") -> "dict[str, Any]":
-    """Refused while another run's marker stands; our own is renewed."""
+    """Refused while another run's marker stands; our own is renewed, one that is stale is replaced and explained.
+
+    `takes_over` names the one run whose standing marker may be replaced: who asks knows that it is over. Whoever else
+    placed one since the look is not meant, and keeps it.
+    """
     mine = {key: str(request.get(key, "")) for key in ("run", "who", "host", "rung")}  # type: dict[str, Any]
     mine["boot_id"] = _boot()
     with _Locked():
         other = _held()
-        if other is not None and other.get("run") != mine["run"]:
+        over = str(request.get("takes_over") or "")
+        if other is not None and other.get("run") not in (mine["run"], over):
             return {"ok": False, "changed": False, "detail": _words(other), "holder": other}
+        stale = _left_behind(mine["run"])
         mine["expires"] = uptime() + float(request.get("ttl_s", 600.0))
         draft = _path() + ".new"
         try:
@@ -87,7 +93,22 @@ def place(request: "dict[str, Any]") -> "dict[str, Any]":
         finally:
             os.close(fd)
         os.replace(draft, _path())
-    return {"ok": True, "changed": True, "detail": "marker placed until uptime %.0f s" % mine["expires"]}
+    return {"ok": True, "changed": True, "detail": "marker placed until uptime %.0f s%s" % (mine["expires"], stale)}
+
+
+def _left_behind(run: str) -> str:
+    """In words: whose marker is replaced now, and why that is allowed."""
+    try:
+        found = json.loads(read(_path(), 65536))
+    except (OSError, ValueError):
+        return ""
+    if not isinstance(found, dict) or found.get("run") == run:
+        return ""
+    who = "run %s of %s on %s (at %s)" % tuple(str(found.get(key, "?"))[:80] for key in ("run", "who", "host", "rung"))
+    if found.get("boot_id") != _boot():
+        return "; it replaces the mark of %s from another boot" % who
+    left = float(found.get("expires", 0)) - uptime()
+    return "; it replaces the mark of %s, %s" % (who, "which is over" if left > 0 else "expired %.0f s ago" % -left)
 
 
 def _words(other: "dict[str, Any]") -> str:

@@ -78,6 +78,7 @@ class PlaceMarker:
     host: str
     rung: str
     ttl_s: float
+    takes_over: str = ""  # the run whose mark stands and that is provably over: only its mark may be replaced
 
 
 @dataclass(frozen=True, slots=True)

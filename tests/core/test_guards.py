@@ -112,6 +112,12 @@ def test_a_marker_of_another_run(step, run, left_s, guard):
     assert named(look(guest=b.guest(marker=Known(marker))), step, run="mine") == guard
 
 
+@pytest.mark.parametrize(("over", "guard"), [(("theirs",), ""), (("another",), "held"), ((), "held")])
+def test_a_marker_of_a_run_that_is_provably_over_holds_nobody(over, guard):
+    marker = Marker("theirs", "kim", "desk", "reset-gpu", b.UPTIME_S + 60)
+    assert named(look(guest=b.guest(marker=Known(marker))), KILL, run="mine", over=frozenset(over)) == guard
+
+
 @pytest.mark.parametrize("step", [CYCLE, KILL])
 def test_the_tag_of_its_owner(step):
     assert named(look(tags=("gpu", "do-not-recover")), step) == "tag"

@@ -158,6 +158,24 @@ def test_the_marker_excludes_another_run_until_it_expires(agent, tmp_path):
     assert agent("place_marker", ttl_s=600, **other).one("done").flag("ok")
 
 
+def test_a_marker_is_taken_over_only_from_the_run_that_is_known_to_be_over(agent, tmp_path):
+    dead = {"run": "r1", "who": "kim", "host": "ops1", "rung": "reset-gpu", "root": str(tmp_path)}
+    mine = {**dead, "run": "r2", "who": "lee"}
+    assert agent("place_marker", ttl_s=600, **dead).one("done").flag("ok")
+    assert not agent("place_marker", ttl_s=600, takes_over="r0", **mine).one("done").flag("ok")
+    took = agent("place_marker", ttl_s=600, takes_over="r1", **mine).one("done")
+    assert took.flag("ok") and "r1 of kim on ops1 (at reset-gpu), which is over" in took.text("detail")
+    late = agent("place_marker", ttl_s=600, takes_over="r1", **{**dead, "run": "r3"}).one("done")
+    assert not late.flag("ok") and "r2" in late.text("detail")  # another was faster: compare and swap
+
+
+def test_a_marker_that_expired_is_explained(agent, tmp_path):
+    dead = {"run": "r1", "who": "kim", "host": "ops1", "rung": "reset-gpu", "root": str(tmp_path)}
+    assert agent("place_marker", ttl_s=-5, **dead).one("done").flag("ok")
+    done = agent("place_marker", ttl_s=600, **{**dead, "run": "r2"}).one("done")
+    assert done.flag("ok") and "expired" in done.text("detail") and "r1 of kim" in done.text("detail")
+
+
 # GPUs
 
 

@@ -94,8 +94,8 @@ def request_of(action: GuestAction) -> tuple[dict[str, Any], float]:
             return {**what, "deadline": _SHORT_S}, _SHORT_S
         case ResetGpu(gpus, deadline_s):
             return {"do": "reset_gpu", "gpus": gpus, "deadline": deadline_s}, deadline_s
-        case PlaceMarker(run, who, host, rung, ttl_s):
-            claim = {"run": run, "who": who, "host": host, "rung": rung}
+        case PlaceMarker(run, who, host, rung, ttl_s, takes_over):
+            claim = {"run": run, "who": who, "host": host, "rung": rung, "takes_over": takes_over}
             return {"do": "place_marker", **claim, "ttl_s": ttl_s}, _SHORT_S
         case ClearMarker(run):
             return {"do": "clear_marker", "run": run}, _SHORT_S
