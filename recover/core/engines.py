@@ -18,6 +18,7 @@ class Engine:
     """`main`: patterns over the command line. `ranks`, `helpers`: prefixes of the title, also of the cut comm.
 
     `orphans_die`: a rank without its main is of no use to anybody. `serves`: it answers HTTP, so health can be asked.
+    `port`: where it does, if its flags do not say.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Engine:
     pp_flags: tuple[str, ...] = ()
     orphans_die: bool = False
     serves: bool = True
+    port: int = 0
 
 
 ENGINES: tuple[Engine, ...] = (
@@ -45,6 +47,7 @@ ENGINES: tuple[Engine, ...] = (
         tp_flags=("--tp-size", "--tensor-parallel-size", "--tp"),
         pp_flags=("--pp-size", "--pipeline-parallel-size", "--pp"),
         orphans_die=True,
+        port=30000,
     ),
     Engine(
         "vllm",
@@ -54,6 +57,7 @@ ENGINES: tuple[Engine, ...] = (
         tp_flags=("--tensor-parallel-size", "-tp"),
         pp_flags=("--pipeline-parallel-size", "-pp"),
         orphans_die=True,
+        port=8000,
     ),
     Engine(
         "trtllm",
@@ -121,6 +125,7 @@ _HOLDERS = tuple((re.compile(pattern), why) for pattern, why in HOLDERS)
 _READERS = re.compile(
     r"^(\S*/)?(vim?|nano|less|more|tail|head|cat|grep|pgrep|pkill|ssh|journalctl|watch|man|emacs|tee)\s"
 )
+_OFFLINE = re.compile(r"\.run_batch\b|\brun-batch\b|\bvllm\.entrypoints\.cli\.main (?!serve\b)")  # no servers
 _SPAWN = re.compile(r"multiprocessing\.(spawn|forkserver)\b")
 _TRACKER = re.compile(r"multiprocessing\.resource_tracker\b")
 
@@ -141,7 +146,7 @@ def classify(process: Process) -> tuple[Engine, Rank] | None:
     if _READERS.match(words) or _named(process) in REAPERS:
         return None  # an editor, a grep or `bash -c "… sglang.launch_server …"` only mentions the words
     for engine, pattern in _MAIN:
-        if pattern.search(words):
+        if pattern.search(words) and not _OFFLINE.search(words):
             return engine, Rank.MAIN
     return None
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from recover.core import engines
 from recover.core.engines import BY_NAME, OTHER
 from recover.core.groups import main_of, with_health
-from recover.core.kinship import Part
+from recover.core.kinship import Part, storage_wait
 from recover.core.look import Look, Watch, age_s, gib, watch
 from recover.core.news import of_kind
 from recover.core.owners import container_of
@@ -24,6 +24,7 @@ from recover.model.verdict import Finding, Scope
 GROWTH_MIB = 64  # less than this is noise of a process that does nothing
 YOUNG_S = 3600.0
 _CONTAINER_HELD = "its ports are in a network of its own"
+_NO_PORT = ("--headless", "--uds")  # servers that answer elsewhere, or nowhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,11 @@ def _judge(look: Look, group: Group) -> Judged:
     if not BY_NAME.get(group.engine, OTHER).serves:
         return Judged(Health.LIVE, "no health question is known for it")
     judged = _by_answer(look, group, parts)
+    stored = next((p.process for p in parts if storage_wait(p.process)), None)
+    if stored is not None:  # it goes on when its storage does, see storage_hang; its time starts anew then
+        why = f"pid {stored.pid} waits for storage ({storage_wait(stored)})"
+        hung = judged.health is Health.HUNG
+        judged = Judged(Health.LIVE if hung else judged.health, why if hung else judged.why)
     ranks = _rank_watch(look, group, parts)
     if ranks is None:
         return judged
@@ -194,13 +200,33 @@ def _by_answer(look: Look, group: Group, parts: tuple[Part, ...]) -> Judged:
     if answer.outcome == "timeout" or (answer.outcome == "answered" and answer.status is None):
         return _silent(look, group, parts)
     if answer.outcome == "refused":
-        mine = engines.number(group.launch, ("--port",)) == _port(answer)
-        return _loading(look, group, parts, "its port is closed") if mine else _unasked(look, group, parts)
+        return _refused(look, group, parts, _port(answer))
     if answer.outcome != "answered":
         return Judged(Health.LIVE, f"its health question failed: {answer.detail or answer.outcome}")
     if (answer.status or 0) >= 500:
         return _loading(look, group, parts, f"HTTP {answer.status}")
     return _answered(group, answer)
+
+
+def _refused(look: Look, group: Group, parts: tuple[Part, ...], port: int) -> Judged:
+    """A port that it listens on and that refuses us is another address or network: nobody was asked."""
+    if any(port in part.process.listens for part in parts):
+        own_network = any(container_of(part.process.cgroup) for part in parts)
+        elsewhere = f"it listens on port {port} at another address than was asked"
+        return Judged(Health.LIVE, _CONTAINER_HELD if own_network else elsewhere)
+    default = BY_NAME.get(group.engine, OTHER).port
+    if _is_server(group, parts) and port == (engines.number(group.launch, ("--port",)) or default):
+        return _loading(look, group, parts, "its port is closed")
+    return _unasked(look, group, parts)
+
+
+def _is_server(group: Group, parts: tuple[Part, ...]) -> bool:
+    """Whether its command is a server's, with a TCP port of its own: an engine in a script has none, and works."""
+    return any(p.rank is Rank.MAIN and p.named for p in parts) and not _dummy(group) and not _portless(group.launch)
+
+
+def _portless(launch: tuple[str, ...]) -> bool:
+    return any(word.partition("=")[0] in _NO_PORT for word in launch)
 
 
 def _by_counters(look: Look, group: Group, answer: ServerAnswer) -> Judged:
@@ -244,10 +270,15 @@ def _unasked(look: Look, group: Group, parts: tuple[Part, ...]) -> Judged:
     guest = look.guest
     seen = guest is not None and guest.root and guest.complete and all(p.process.holds_known for p in parts)
     own_network = any(container_of(p.process.cgroup) for p in parts)
-    listens = any(p.process.listens for p in parts)
-    if seen and not listens and not own_network and main_of(parts, {p.pid: p for p in look.processes}) is not None:
+    if seen and not _listens(parts) and not own_network and _is_server(group, parts):
         return _loading(look, group, parts, "it listens on no port")
     return Judged(Health.LIVE, _CONTAINER_HELD if own_network else "its health was not asked")
+
+
+def _listens(parts: tuple[Part, ...]) -> bool:
+    """Ranks listen for each other (torch's TCPStore) long before anybody is served."""
+    front = (p.process for p in parts if p.rank in (Rank.MAIN, Rank.HELPER))
+    return any(p.listens and not engines.spawned_child(p) for p in front)
 
 
 def _answered(group: Group, answer: ServerAnswer) -> Judged:

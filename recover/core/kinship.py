@@ -16,6 +16,13 @@ from recover.core.owners import ancestors, own_cgroup
 from recover.model.process import Process, Rank
 
 GPU_NODE = re.compile(r"^nvidia(\d+)$")
+# Functions in which tasks of network and user-space file systems wait for their server.
+STORAGE = re.compile(
+    r"^(nfs\d?_|nfs_|rpc_|xprt_|ceph_|fuse_|request_wait_answer|ll_|lustre|ptlrpc_|obd_|cl_|osc_|gpfs|cifs_|smb2?_|"
+    r"wait_on_commit|afs_|p9_client|v9fs_|gfs2_|ocfs2_|beegfs|weka)",
+)
+# A page of a mapped file on its way from whatever storage: how weights are read that are mapped.
+_PAGE_WAIT = re.compile(r"^(folio_wait_bit|wait_on_page_|__lock_page|__folio_lock|io_schedule|filemap_)")
 _DRIVER_WAIT = re.compile(r"nvidia|uvm_|^rm_|^os_acquire|^nv_", re.IGNORECASE)
 
 
@@ -64,6 +71,14 @@ def holds_gpu(process: Process) -> bool:
         return True
     waits = (process.wchan, *process.thread_wchans)
     return not process.holds_known and process.state == "D" and any(_DRIVER_WAIT.search(w) for w in waits)
+
+
+def storage_wait(process: Process) -> str:
+    """The function in which a task waits for data from storage, or nothing."""
+    if process.state != "D" and not process.dead_leader:
+        return ""
+    waits = (process.wchan, *process.thread_wchans)
+    return next((w for w in waits if STORAGE.search(w) or _PAGE_WAIT.search(w)), "")
 
 
 def _by_parents(processes: Iterable[Process], table: Mapping[int, Process], listed: set[int]) -> list[Draft]:

@@ -23,8 +23,10 @@ _MAIN = re.compile(
     r"|lmdeploy\s+serve|llama-server|ollama\s+serve"
 )
 _URL = re.compile(r"^(https?)://(\[[0-9A-Fa-f:.]+\]|[^/:\s]+)(?::(\d+))?(/\S*)?$")
-# Counters that move whenever an engine makes progress (names after the engine's prefix).
-_TOKENS = ("generation_tokens_total", "prompt_tokens_total", "realtime_tokens_total", "iteration_tokens_total_count")
+# What moves whenever an engine makes progress (names after the engine's prefix). sglang counts the tokens of a request
+# when that is over (`observe_one_finished_request`), minutes later for a long one; what it holds meanwhile grows.
+_TOKENS = ("generation_tokens_total", "prompt_tokens_total", "realtime_tokens_total", "iteration_tokens_total_count",
+           "num_used_tokens")  # fmt: skip
 _RUNNING, _WAITING = ("num_running_reqs", "num_requests_running"), ("num_queue_reqs", "num_requests_waiting")
 
 

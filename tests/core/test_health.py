@@ -146,6 +146,52 @@ def test_a_server_in_a_container_that_was_not_asked_is_only_live() -> None:
     assert health(snapshot) is Health.LIVE
 
 
+def test_who_refuses_on_a_port_that_a_server_listens_on_is_somebody_else() -> None:
+    """A bridged container's port is not the guest's, and a server may listen on one address only."""
+    for cgroup in ("/system.slice/docker-0123456789abcdef.scope", b.UNIT_CGROUP):
+        snapshot = b.serving_snapshot(processes=b.sglang_group(cgroup=cgroup), servers=LOADING)
+        assert signals(stuck(snapshot, 20)) == []
+        assert health(snapshot) is Health.LIVE
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python3 offline.py",
+        "python3 -m vllm.entrypoints.openai.run_batch -i in -o out --model m",
+        "/usr/bin/python3 /usr/bin/vllm run-batch -i in -o out --model m",
+        "/usr/bin/python3 /usr/bin/vllm serve m --headless",
+        "/usr/bin/python3 /usr/bin/vllm serve m --uds /run/vllm.sock",
+    ],
+)
+def test_an_engine_that_serves_no_port_is_not_hung_for_that(command: str) -> None:
+    main = b.process(5000, command, comm="python3")
+    core = b.process(5001, "VLLM::EngineCore", ppid=5000, holds=b.holding(0))
+    snapshot = b.serving_snapshot(processes=(main, core), gpus=b.serving_gpus(4999, tp=1), servers=())
+    assert signals(stuck(snapshot, 20)) == []
+
+
+def test_ranks_that_listen_for_each_other_serve_nobody() -> None:
+    """Without `--port` too: the engine's own default is what was asked."""
+    launch = tuple(word for word in b.LAUNCH if word not in ("--port", "30000"))
+    main, *rest = b.sglang_group(launch=launch, listens=frozenset())
+    ranks = tuple(replace(p, listens=frozenset({23456})) if p.title.endswith("TP0") else p for p in rest)
+    for servers in (LOADING, ()):
+        snapshot = b.serving_snapshot(processes=(main, *ranks), servers=servers)
+        assert signals(stuck(snapshot, 5)) == []
+        assert signals(stuck(snapshot, 20)) == ["hung-group"]
+
+
+@pytest.mark.parametrize("wchan", ["rpc_wait_bit_killable", "folio_wait_bit_common", "ceph_mdsc_wait_request"])
+def test_a_server_whose_storage_pauses_is_not_hung(wchan: str) -> None:
+    main, *rest = b.sglang_group(listens=frozenset())
+    ranks = tuple(replace(p, state="D", wchan=wchan) if "scheduler" in p.title else p for p in rest)
+    found = stuck(b.serving_snapshot(processes=(main, *ranks), servers=LOADING), 20)
+    assert set(signals(found)) == {"storage-hang"}
+    assert {f.cure for f in found.findings} == {None}
+    assert found.ripening == ()  # nobody waits for what cannot get better by waiting
+
+
 # ---------------------------------------------------------------------------------------------------- dead
 
 

@@ -93,3 +93,9 @@ def test_counters_of_both_engines():
     )
     assert health.counters(text) == {"tokens": 21, "running": 2, "waiting": 1}
     assert health.counters("") == {}
+
+
+def test_a_long_request_moves_what_is_held_before_it_is_counted():
+    """sglang counts the tokens of a request when that is over (metrics/collector.py)."""
+    text = "sglang:generation_tokens_total 7\nsglang:num_running_reqs 1\nsglang:num_used_tokens %d\n"
+    assert health.counters(text % 100)["tokens"] != health.counters(text % 140)["tokens"]

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from recover.core.explain.lines import Line, continued
 from recover.core.explain.told import Told
+from recover.core.kinship import STORAGE
 from recover.core.read.kernel_log import ActionEvent, Event, KernelEvent, SxidEvent, XidEvent, events
 from recover.core.signals.driver import ACTION_CURES, TRACE_LINES
-from recover.core.signals.processes import STORAGE
 from recover.core.xid_table import SXID_RESET_FABRIC, SXID_RESTART_VM, XIDS
 from recover.core.xids import cure, is_fault
 from recover.model.gpu import RecoveryAction

@@ -13,7 +13,7 @@ from recover.core import engines
 from recover.core.explain.lines import Line
 from recover.core.explain.process_table import Row, rows
 from recover.core.explain.told import Told
-from recover.core.signals.processes import STORAGE
+from recover.core.kinship import STORAGE
 from recover.model.process import Rank
 from recover.model.verdict import Scope
 

@@ -5,17 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from recover.core.kinship import holds_gpu
+from recover.core.kinship import STORAGE, holds_gpu, storage_wait
 from recover.core.look import Gap, Look, Signs, Watch, watch
 from recover.model.process import Process
 from recover.model.verdict import Finding, Scope
 from recover.steps.leftovers import fuse_words
 
-# Names of functions in which tasks of network and user-space file systems wait for their server.
-STORAGE = re.compile(
-    r"^(nfs\d?_|nfs_|rpc_|xprt_|ceph_|fuse_|request_wait_answer|ll_|lustre|ptlrpc_|obd_|cl_|osc_|gpfs|cifs_|smb2?_|"
-    r"wait_on_commit|afs_|p9_client|v9fs_|gfs2_|ocfs2_|beegfs|weka)",
-)
 _DRIVER = re.compile(r"nvidia|uvm_|^rm_|^os_acquire|^nv_", re.IGNORECASE)
 _TICKS_QUANTUM = 10  # 0.1 s of CPU: unpinning and pinning burn more than that in any second
 
@@ -62,10 +57,10 @@ def unkillable(look: Look) -> Signs:
         finding = Finding(
             "unkillable-process",
             f"pid {process.pid} ({process.comm}) ignores SIGKILL in state {process.state}{_where(process)}",
-            None if _storage(process) else Scope.GUEST,
+            None if _network_storage(process) else Scope.GUEST,
             group.key if group is not None else None,
             (_words(process),),
-            at_least=None if _storage(process) else Scope.GUEST,
+            at_least=None if _network_storage(process) else Scope.GUEST,
         )
         yield watch(f"kill:{process.id}", level, _TICKS_QUANTUM, look.limits.ripens_s, finding)
 
@@ -104,6 +99,10 @@ def _waits(process: Process) -> tuple[str, ...]:
 
 
 def _storage(process: Process) -> bool:
+    return bool(storage_wait(process))
+
+
+def _network_storage(process: Process) -> bool:
     return any(STORAGE.search(w) for w in _waits(process))
 
 
