@@ -11,6 +11,7 @@ from recover.model.ladder import Playbook
 from recover.model.record import End, EndKind, Restore, Wait
 
 HEALTHY = "healthy"
+REFUSED = "refused: "  # a start that was not tried, and would be refused again
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def _not_services(history: History) -> list[OpenDuty]:
 
 
 def _pay(history: History, owed: OpenDuty, now: float) -> Restore | Wait | None:
-    if owed.tries >= DUTY_TRIES or history.interrupted is not None:
+    if owed.tries >= DUTY_TRIES or owed.last.startswith(REFUSED) or history.interrupted is not None:
         return None
     if history.last is None or owed.duty.key not in history.last.payable:
         return None

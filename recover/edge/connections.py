@@ -12,6 +12,7 @@ from recover.edge.actuator import CombinedActuator
 from recover.edge.actuator.guest import GuestActuator
 from recover.edge.actuator.host import HostActuator
 from recover.edge.actuator.hypervisor import HypervisorActuator
+from recover.edge.actuator.starts import CheckedStarts
 from recover.edge.boot import BootWatch
 from recover.edge.clock import SystemClock
 from recover.edge.evidence import Collector, Found
@@ -102,6 +103,7 @@ class Connections:
         self._client = cluster_client(cluster) if cluster is not None else None
         self._hosts, self._host_shells = config.hosts, dict[str, SshShell]()
         self._shell: SshShell | None = None
+        self._ram_bytes: int | None = None  # of the guest, as last seen
         self._probe: SteadyProbe | None = None
         if target.address:
             self._reach(target.address)
@@ -138,7 +140,10 @@ class Connections:
         return self._probe
 
     def look_guest(self, skip_gpus: Iterable[str] = (), *, deadline: float = LOOK_S) -> Guest | Mute:
-        return self._eye().look(skip_gpus, deadline=deadline)
+        seen = self._eye().look(skip_gpus, deadline=deadline)
+        if isinstance(seen, Guest) and isinstance(seen.ram, Known):
+            self._ram_bytes = seen.ram.value.total_mib << 20
+        return seen
 
     def _look_hypervisor(self) -> Hypervisor | NoHypervisor:
         if self._client is None or self._target.vmid is None:
@@ -160,7 +165,7 @@ class Connections:
         )
 
     def actuator(self) -> CombinedActuator:
-        guest = GuestActuator(self.shell())
+        guest = CheckedStarts(GuestActuator(self.shell()), self.shell(), lambda: self._ram_bytes)
         boot = BootWatch(lambda seconds: self.look_guest(deadline=seconds), self.shell().forget)
         if self._client is None:
             return CombinedActuator(guest, None, boot)

@@ -23,6 +23,7 @@ class StopService:
     deadline_s: float = 60.0
     monitor: bool = False  # a monitor (DCGM, exporter, persistenced): started again at once, never SIGKILLed
     uid: int | None = None  # whose manager, for a systemd --user unit
+    launch: tuple[str, ...] = ()  # the server's own command, without secrets: judged before it is started again
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class StartService:
     deadline_s: float = 60.0
     monitor: bool = False
     uid: int | None = None
+    launch: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

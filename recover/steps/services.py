@@ -7,7 +7,8 @@ pod, a Slurm job) are refused with the command that asks them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from recover.model.act import Act, Pass, Plan, Refuse, StopService
 from recover.model.guest import Guest, Service
@@ -51,13 +52,19 @@ def _plan(snapshot: Snapshot, findings: tuple[Finding, ...], params: Params) -> 
     if now:
         freed = let_go(snapshot, stopping)
         words = [f"{len(freed)} clients are ended by their MPS server first"] if freed else []
-        acts = [*freed, *stops(now, number(params, "deadline"))]
+        launches = {key_of(snapshot, g): g.launch for g in stopping}
+        acts = [*freed, *stops(now, number(params, "deadline"), launches)]
         return line(acts, [*words, *(_words(snapshot, key) for key in now)])
     return _refuse_elsewhere(snapshot, groups) or Pass(_why_not(stopped, kept))
 
 
-def stops(keys: Iterable[Key], deadline_s: float) -> list[Act]:
-    return [Act(StopService(manager, name, deadline_s, uid=uid)) for manager, name, uid in keys]
+def stops(
+    keys: Iterable[Key], deadline_s: float, launches: Mapping[Key | None, tuple[str, ...]] = MappingProxyType({})
+) -> list[Act]:
+    return [
+        Act(StopService(manager, name, deadline_s, uid=uid, launch=launches.get((manager, name, uid), ())))
+        for manager, name, uid in keys
+    ]
 
 
 def _words(snapshot: Snapshot, key: Key) -> str:

@@ -69,8 +69,8 @@ def method_key(node: str, addresses: tuple[str, ...]) -> str:
 def duty(action: Action) -> Duty | None:
     """What beginning `action` makes us owe."""
     match action:
-        case StopService(manager, name, monitor=monitor, uid=uid):
-            start = StartService(manager, name, monitor=monitor, uid=uid)
+        case StopService(manager, name, monitor=monitor, uid=uid, launch=launch):
+            start = StartService(manager, name, monitor=monitor, uid=uid, launch=launch)
             due = Due.AT_ONCE if monitor else Due.AT_RECOVERY
             return Duty(service_key(manager, name, uid), start, due, Channel.GUEST)
         case SuspendAutostart(manager, name, was, uid):
