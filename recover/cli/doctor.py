@@ -19,6 +19,7 @@ from recover.cli.common import app, emit, emit_json, places, resolve
 if TYPE_CHECKING:
     from recover.core.doctor import Point, Status
     from recover.edge.doctor import ApiSeen, ClusterSeen, ShellSeen
+    from recover.model.hypervisor import GuestKind
     from recover.model.ladder import Playbook
     from recover.model.snapshot import Target
     from recover.wiring import App
@@ -176,7 +177,10 @@ def _api_job(opened: App, target: Target, book: Playbook | tuple[tuple[str, ...]
     from recover.edge.doctor import see_api
     from recover.steps.table import ALL_STEPS
 
-    rungs = via_api(book, ALL_STEPS) if not isinstance(book, tuple) else ()
+    found = () if isinstance(book, tuple) else book
+
+    def rungs(kind: GuestKind) -> tuple[str, ...]:
+        return via_api(found, ALL_STEPS, kind)
 
     def job(left: float) -> bool:
         client = cluster_client(opened.config.clusters[target.cluster])

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from recover.core.clean import clean
 from recover.core.privileges import Held, Need, grant, missing, too_much
+from recover.model.hypervisor import GuestKind
 from recover.model.ladder import Playbook, Step
 from recover.model.reading import Known, Reading
 from recover.model.snapshot import Channel
@@ -76,7 +77,8 @@ def playbook_points(
         return tuple(Point(about, "playbook", Status.FAIL, problem, hint) for problem in playbook)
     have = set(open_to)
     shut = [(rung.step, ", ".join(sorted(c for c in steps[rung.step].via if c not in have))) for rung in playbook.rungs
-            if not steps[rung.step].via <= have]  # fmt: skip
+            if not steps[rung.step].via <= have and steps[rung.step].scope <= playbook.limits.max_scope
+            and GuestKind.VM in steps[rung.step].kinds]  # fmt: skip
     if not shut:
         says = f"{playbook.name}: {len(playbook.rungs)} rungs up to scope {playbook.limits.max_scope.word}"
         return (Point(about, "playbook", Status.OK, says),)
@@ -99,8 +101,10 @@ _CHANNEL_FIX = {
 }
 
 
-def via_api(playbook: Playbook | tuple[str, ...], steps: Mapping[str, Step]) -> tuple[str, ...]:
-    """The rungs that act through the Proxmox API."""
+def via_api(
+    playbook: Playbook | tuple[str, ...], steps: Mapping[str, Step], kind: GuestKind = GuestKind.VM
+) -> tuple[str, ...]:
+    """The rungs that act through the Proxmox API. A container's need the same privileges as a VM's."""
     if not isinstance(playbook, Playbook):
         return ()
     scope = playbook.limits.max_scope
@@ -108,7 +112,9 @@ def via_api(playbook: Playbook | tuple[str, ...], steps: Mapping[str, Step]) -> 
         dict.fromkeys(
             rung.step
             for rung in playbook.rungs
-            if Channel.HYPERVISOR in steps[rung.step].via and steps[rung.step].scope <= scope
+            if Channel.HYPERVISOR in steps[rung.step].via
+            and steps[rung.step].scope <= scope
+            and kind in steps[rung.step].kinds
         )
     )
 

@@ -6,7 +6,7 @@ import hashlib
 import socket
 import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -28,7 +28,7 @@ from recover.edge.proxmox.secret import NoSecret, Secret
 from recover.edge.shell.ssh import SshShell
 from recover.model.contact import Broken, Failure
 from recover.model.guest import Guest, Mute
-from recover.model.hypervisor import Hypervisor, NoHypervisor
+from recover.model.hypervisor import GuestKind, Hypervisor, NoHypervisor
 from recover.model.reading import Known, Reading, Unknown, Why
 from recover.model.snapshot import Baseline, Snapshot, Target
 
@@ -166,7 +166,10 @@ def _parsed(der: bytes) -> Certificate:
 # --- a guest through the API
 
 
-def see_api(client: Client, cluster: str, vmid: int, rungs: Sequence[str], left: float) -> ApiSeen:
+def see_api(
+    client: Client, cluster: str, vmid: int, rungs: Callable[[GuestKind], tuple[str, ...]], left: float
+) -> ApiSeen:
+    """`rungs`: those of a guest of that kind which act through the API."""
     ends = time.monotonic() + left
 
     def rest(most: float) -> float:
@@ -181,7 +184,8 @@ def see_api(client: Client, cluster: str, vmid: int, rungs: Sequence[str], left:
         place = place_of(found, others)
     else:
         place = Place(vmid)
-    wanted = needs(place, tuple(rungs))
+    kind = found.kind if isinstance(found, Hypervisor) else GuestKind.VM
+    wanted = needs(place, rungs(kind))
     paths = tuple(dict.fromkeys(need.path for need in wanted))
     with ThreadPoolExecutor(AT_ONCE) as pool:
         held = dict(zip(paths, pool.map(lambda path: _held(client, path, rest(API_S)), paths), strict=True))

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import pytest
 
-from recover.core.doctor import DAY_S, Certificate, Status, clock_point, expiry_point, ordered, privilege_points
+from recover.core.doctor import (
+    DAY_S,
+    Certificate,
+    Status,
+    clock_point,
+    expiry_point,
+    ordered,
+    playbook_points,
+    privilege_points,
+    via_api,
+)
 from recover.core.doctor_guest import AgentSeen, agent_points, baseline_point, ssh_points, uid_point
 from recover.core.privileges import Place, missing, needs, recipe, too_much
 from recover.model.contact import Failure
+from recover.model.hypervisor import GuestKind
+from recover.model.ladder import Playbook, Rung
 from recover.model.reading import Known, Unknown, Why
+from recover.model.snapshot import Channel
+from recover.steps.table import ALL_STEPS
 
 
 @pytest.mark.parametrize(("ahead", "margin", "status"), [
@@ -59,6 +73,16 @@ def test_a_privilege_that_could_not_be_asked_is_not_called_missing() -> None:
     by = {(p.status, p.says.split(":")[0].split(" is ")[0]) for p in privilege_points("x", wanted, held, "a@pve!t")}
     assert (Status.FAIL, "VM.PowerMgmt on /vms/174") in by
     assert (Status.SKIP, "Sys.Audit on /") in by and (Status.SKIP, "Sys.Audit on /nodes/pve1") in by
+
+
+def test_a_rung_counts_for_the_kind_of_guest_that_it_is_for() -> None:
+    book = Playbook("x", "", rungs=(Rung("end-workers"), Rung("power-cycle-vm"), Rung("reset-vm")))
+    assert via_api(book, ALL_STEPS, GuestKind.VM) == ("power-cycle-vm", "reset-vm")
+    assert via_api(book, ALL_STEPS, GuestKind.CONTAINER) == ()
+    (point,) = playbook_points("x", Playbook("x", "", rungs=(Rung("end-workers"),)), "", ALL_STEPS, [Channel.GUEST])
+    assert point.status is Status.OK
+    wrong = playbook_points("x", book, "", ALL_STEPS, [Channel.GUEST])
+    assert [p.status for p in wrong] == [Status.FAIL, Status.FAIL] and all("vmid" in p.fix for p in wrong)
 
 
 def test_a_privilege_that_stays_on_its_path_does_not_cover_what_is_below() -> None:
