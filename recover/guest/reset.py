@@ -5,7 +5,7 @@ Persistence counts as a client of the GPU: it is switched off only around a rese
 
 import re
 
-from recover.guest import deep, nvml, procs
+from recover.guest import deep, nvml, procs, reload
 from recover.guest.child import Child, collect, run, which
 from recover.guest.gpus import full_bus, uuid_of
 from recover.guest.system import pci_gpus
@@ -176,5 +176,7 @@ def reset_gpu(request: "dict[str, Any]") -> "dict[str, Any]":
         what = "and can't be ended" if ended.left else "and was ended"
         return {"ok": False, "clear": False, "detail": "the reset did not come back %s" % what, "log": log}
     word, line = judge(ended.code, text, buses)
+    if word == "in-use" and "nvidia_drm" in reload.modules():
+        line += " (no process holds it: nvidia_drm is loaded, and can be the client that nobody sees)"
     return {"ok": word == "reset", "changed": word in ("reset", "unclear", "failed"), "clear": word != "unclear",
             "detail": "%s: %s" % (word, line), "log": log}  # fmt: skip

@@ -13,7 +13,7 @@ from recover.model.guest import Guest
 from recover.model.hypervisor import GuestKind
 from recover.model.ladder import Param, Params, Step
 from recover.model.process import Group
-from recover.model.reading import Known
+from recover.model.reading import Known, known_or
 from recover.model.snapshot import Channel, Snapshot
 from recover.model.verdict import Finding, Scope
 from recover.steps.common import FRAGILE, SICK, called, flag, line, number
@@ -93,6 +93,10 @@ def _no_use(guest: Guest, chosen: tuple[Gpu, ...]) -> Pass | None:
     if hung:
         # nvidia-smi asks every GPU first, so one that hangs would hang it before any reset.
         return Pass(f"GPU {_indices(hung)} doesn't answer the driver, and nvidia-smi would hang with it")
+    drm = next((m for m in known_or(guest.modules, ()) if m.name == "nvidia_drm"), None)
+    if drm is not None and drm.refcount > len(drm.used_by):
+        # No process shows it, and the driver says "in use": a display or the console (magic_castle issue 387).
+        return Pass("nvidia_drm is used by a display or the console: the driver would refuse (modprobe -r nvidia_drm)")
     lost = [g for g in chosen if g.condition is Condition.LOST]
     if lost:
         return Pass(f"GPU {_indices(lost)} is lost: nothing in the guest reaches it any more")

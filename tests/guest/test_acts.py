@@ -11,7 +11,7 @@ import pytest
 
 from recover.edge.actuator.guest import GuestActuator
 from recover.edge.shell.local import LocalShell
-from recover.guest import kill
+from recover.guest import child, kill
 from recover.model.act import (
     AwaitGone,
     ResetGpu,
@@ -221,6 +221,20 @@ def test_a_reset_is_refused_while_somebody_holds_the_gpu(machine, start):
     assert not done.ok and not done.changed and "in use" in done.detail
     assert any(line.startswith(f"{child.pid} ") and "nvidia1" in line for line in done.log)
     assert machine.state.get(1, "resets") == 0
+
+
+def test_what_nobody_holds_and_is_in_use_names_the_client_that_nobody_sees(monkeypatch):
+    from recover.guest import reload, reset
+
+    monkeypatch.setattr(reset, "holders_of", lambda buses, limit: ([], True))
+    monkeypatch.setattr(reset, "which", lambda name: name)
+    said = child.Ended(255, "GPU 00000000:01:00.0: In use by another client\n", "", False)
+    monkeypatch.setattr(reset, "run", lambda *_: said)
+    ask = {"gpus": [["", "00000000:01:00.0"]], "deadline": 5.0}
+    monkeypatch.setattr(reload, "modules", dict)
+    assert "nvidia_drm" not in reset.reset_gpu(ask)["detail"]
+    monkeypatch.setattr(reload, "modules", lambda: {"nvidia_drm": {}})
+    assert "nvidia_drm" in reset.reset_gpu(ask)["detail"]
 
 
 @pytest.mark.lab

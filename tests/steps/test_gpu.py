@@ -8,7 +8,7 @@ import pytest
 
 from recover.model.act import Pass, Refuse, ResetGpu, SetPersistence, Signal, StartService, StopService
 from recover.model.gpu import Condition, Driver
-from recover.model.guest import Service
+from recover.model.guest import Module, Service
 from recover.model.process import Health, Owner, OwnerKind
 from recover.model.reading import Known, Unknown, Why
 from recover.model.verdict import Scope
@@ -175,3 +175,12 @@ def test_of_a_card_that_resets_have_killed_it_is_said():
     assert "dead until the host reboots" in " ".join(plan("reset-gpu", look(), stuck()).words)
     harmless = look(gpus=gpus(gpu2={"pci_ids": "10de:2330"}))
     assert "dead" not in " ".join(plan("reset-gpu", harmless, stuck()).words)
+
+
+@pytest.mark.parametrize(("refs", "users", "used"), [(0, (), False), (1, ("x",), False), (2, (), True)])
+def test_a_display_is_the_client_that_no_process_shows(refs, users, used):
+    seen = look()
+    seen = replace(seen, guest=replace(seen.guest, modules=Known((Module("nvidia_drm", refs, users),))))
+    offered = plan("reset-gpu", seen, stuck())
+    assert isinstance(offered, Pass) == used
+    assert not used or "nvidia_drm" in offered.why

@@ -1,0 +1,144 @@
+"""The hazards of the rungs inside the guest: what is stopped there comes back or is named, also after a kill.
+
+Seen to catch: the duty of an unloaded driver, or of a suspended autostart, left out of the undo table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from recover.core.history import fold
+from recover.edge.simulated import FAULTS, Fault, SimulatedClock, SimulatedMachine
+from recover.model.act import LoadDriver, RestoreAutostart, Signal, StopService, SuspendAutostart, UnloadDriver
+from recover.model.ladder import Playbook
+from recover.model.record import Began, Saw
+from recover.model.verdict import Scope
+from tests.core.test_hazards import (
+    debts_are_paid,
+    ends,
+    height_never_falls,
+    journal_reproduces,
+    limits_hold,
+    no_try_while_ripening,
+    nothing_twice_after_unclear,
+    recovered_means_cured,
+)
+from tests.core.world import FULL, CutJournal, Played, YesGate, cut_and_resume, play
+
+QUICK = settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+SUSPENDING = replace(
+    FULL,
+    rungs=tuple(
+        replace(r, params=(("suspend_autostart", True),)) if r.step == "reboot-guest" else r for r in FULL.rungs
+    ),
+)
+inside = st.builds(
+    Fault,
+    name=st.just("drawn"),
+    about=st.just(""),
+    workers=st.sampled_from(["dead", "orphaned", "none", "none"]),
+    unkillable=st.booleans(),
+    ram=st.sampled_from([0, 318 * 1024]),
+    ram_cure=st.sampled_from([Scope.GUEST, Scope.VM]),
+    supervised=st.booleans(),
+    reboot_hangs=st.booleans(),
+    new_host_key=st.booleans(),
+    inhibitor=st.sampled_from(["", "", "apt"]),
+    leftovers=st.sampled_from([0, 64 * 1024]),
+    leftovers_open=st.booleans(),
+    ghost=st.booleans(),
+    ghost_cure=st.sampled_from([Scope.GPU, Scope.GUEST, Scope.VM]),
+    driver_fails=st.booleans(),
+    driver_cure=st.sampled_from([Scope.DRIVER, Scope.GUEST, Scope.VM]),
+    unload_stuck=st.booleans(),
+    mps=st.booleans(),
+    criu=st.booleans(),
+    respawns=st.booleans(),
+)
+PROMISES = (
+    ends, height_never_falls, no_try_while_ripening, debts_are_paid, nothing_twice_after_unclear, recovered_means_cured,
+)  # fmt: skip
+
+
+def what_was_stopped_is_back_or_named(p: Played) -> None:
+    """Services, autostart, the driver: as they were, or owed by name at the end."""
+    assert p.closed is not None
+    machine, open_ = p.machine, {d.duty.key for d in fold(p.entries).duties} | set(p.closed.carried)
+    done = [type(a) for a in machine.acts]
+    if StopService in done and machine.service == "inactive":
+        assert any(key.startswith("service:") for key in open_) or p.closed.service, "a stopped service is forgotten"
+    if SuspendAutostart in done and machine.autostart != "enabled":
+        assert any(key.startswith("autostart:") for key in open_), "an autostart stays suspended"
+    if UnloadDriver in done and not machine.loaded:
+        assert "driver" in open_, "the driver stays out"
+
+
+def nobody_else_is_signalled(p: Played) -> None:
+    """Only members of groups that the last look before found dead or hung, and never a healthy server."""
+    assert not p.machine.touched_healthy
+    sick: set[str] = set()
+    for entry in p.entries:
+        if isinstance(entry, Saw):
+            sick = {key for key, health, _ in entry.vitals.groups if health in ("dead", "hung")}
+        if isinstance(entry, Began) and entry.step == "end-workers":
+            assert sick, "ended without a sick group"
+    for act in p.machine.acts:
+        if isinstance(act, Signal):
+            assert all(m.pid > 4000 for m in act.members), act  # the simulated ranks and their main
+
+
+@settings(QUICK, max_examples=40)
+@given(inside, st.sampled_from([FULL, SUSPENDING]))
+def test_every_promise_holds_with_the_rungs_inside_the_guest(fault: Fault, playbook: Playbook) -> None:
+    played = play(fault, playbook=playbook)
+    for prop in (*PROMISES, what_was_stopped_is_back_or_named, nobody_else_is_signalled):
+        prop(played)
+    limits_hold(played, playbook)
+    journal_reproduces(played, playbook)
+
+
+@settings(QUICK, max_examples=60)
+@given(inside, st.integers(1, 110), st.booleans(), st.sampled_from([FULL, SUSPENDING]))
+def test_killed_at_any_entry_all_of_it_holds(fault: Fault, cut: int, written: bool, playbook: Playbook) -> None:
+    first, second = cut_and_resume(fault, cut, written, playbook=playbook)
+    if first.closed is not None:
+        return
+    for prop in (*PROMISES, what_was_stopped_is_back_or_named, nobody_else_is_signalled):
+        prop(second)
+
+
+@QUICK
+@given(inside, st.integers(0, 3))
+def test_a_limit_to_the_gpu_restarts_nothing(fault: Fault, today: int) -> None:
+    playbook = replace(FULL, limits=replace(FULL.limits, max_scope=Scope.GPU))
+    played = play(fault, playbook=playbook, disruptions_today=today, gate=YesGate(upto=Scope.GPU))
+    assert played.machine.vm.boot == 1 and played.machine.loaded
+    limits_hold(played, playbook, today)
+
+
+@given(st.none() | st.integers(1, 60), st.booleans())
+@QUICK
+def test_autostart_is_suspended_for_the_reboot_and_back_at_the_end(cut: int | None, written: bool) -> None:
+    machine = SimulatedMachine(FAULTS["ram-held-until-reboot"], SimulatedClock())
+    machine.service = "active"
+    played = play(machine.fault, playbook=SUSPENDING, machine=machine, journal=CutJournal(cut=cut, written=written))
+    if played.closed is None:
+        machine.clock.sleep(20.0)
+        played = play(
+            machine.fault, playbook=SUSPENDING, machine=machine, journal=CutJournal(lines=played.journal.lines)
+        )
+    what_was_stopped_is_back_or_named(played)
+    kinds = [type(a) for a in machine.acts]
+    assert cut is not None or {SuspendAutostart, RestoreAutostart} <= set(kinds)
+    assert machine.autostart == "enabled"
+
+
+def test_what_was_unloaded_is_loaded_whatever_ends_the_run() -> None:
+    played = play(FAULTS["driver-fails"], playbook=FULL)
+    kinds = [type(a) for a in played.machine.acts]
+    assert kinds.index(LoadDriver) > kinds.index(UnloadDriver)
