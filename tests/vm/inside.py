@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from recover.edge.probe import GuestProbe
 from recover.edge.shell.port import Shell
 from recover.model.contact import Ran
+from recover.model.guest import Guest
 from tests.lab.files import interpreter
 
 # A process of the guest that reads the disk past every cache, as a driver waits for its device: not to be interrupted.
@@ -45,10 +47,21 @@ echo "blocked $writer"
 
 def run(shell: Shell, script: str, *words: str, deadline: float = 60.0) -> str:
     """The output of a shell script that must succeed."""
+    broken = shell.connect(120.0, patient=True)  # an emulated sshd on a busy machine may take its time
+    assert broken is None, broken
     ran = shell.run(["sh", "-c", script, "sh", *words], deadline=deadline)
     assert isinstance(ran, Ran), ran
     assert ran.code == 0, (ran.code, ran.stdout, ran.stderr)
     return ran.stdout.decode().strip()
+
+
+def look(shell: Shell) -> Guest:
+    broken = shell.connect(120.0, patient=True)
+    assert broken is None, broken
+    guest = GuestProbe(shell).look(deadline=120.0)
+    assert isinstance(guest, Guest), guest
+    assert guest.complete
+    return guest
 
 
 def start(shell: Shell, code: str, *words: str) -> int:

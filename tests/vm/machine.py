@@ -174,7 +174,7 @@ class Machine:
             identity_file=str(self.folder / "id_ed25519"),
             known_hosts=str(self.folder / "known_hosts"),
             ssh_config="/dev/null",
-            banner_timeout=4.0,  # while a guest boots, QEMU's network accepts and says nothing
+            banner_timeout=8.0,  # while a guest boots, QEMU's network accepts and says nothing
         )
         shell = SshShell(settings)
         self._shells.append(shell)

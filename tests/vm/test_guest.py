@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from recover.edge.actuator.guest import GuestActuator
-from recover.edge.probe import GuestProbe
 from recover.edge.shell.ssh import SshShell
 from recover.model.act import AwaitGone, Outcome, Signal
 from recover.model.guest import Guest
@@ -22,13 +21,6 @@ from . import inside
 from .machine import MAC, Machine
 
 pytestmark = [pytest.mark.lab, pytest.mark.vm, pytest.mark.timeout(600), pytest.mark.xdist_group("vm-guest")]
-
-
-def look(shell: SshShell) -> Guest:
-    guest = GuestProbe(shell).look(deadline=90.0)
-    assert isinstance(guest, Guest), guest
-    assert guest.complete
-    return guest
 
 
 def processes(guest: Guest) -> dict[int, Process]:
@@ -64,7 +56,7 @@ def sick(guest_machine: Machine) -> Iterator[Sick]:
         reader, leader, zombies, plain = (
             inside.start(shell, code) for code in (inside.READER, DEAD_LEADER, ZOMBIE, PLAIN)
         )
-        yield Sick(reader, leader, zombies, plain, look(shell), shell)
+        yield Sick(reader, leader, zombies, plain, inside.look(shell), shell)
         inside.run(shell, 'kill -9 "$@" 2>/dev/null; true', str(leader), str(zombies), str(plain))
     finally:
         guest_machine.release_read()
@@ -120,7 +112,7 @@ def test_only_what_can_die_dies_and_the_survivor_is_named(sick: Sick, guest_mach
     assert "state D" in word, word
     assert "stack" in word and "bio" in word, word
 
-    rows = processes(look(shell))
+    rows = processes(inside.look(shell))
     assert sick.leader not in rows and sick.plain not in rows
     assert (rows[sick.reader].state, rows[sick.reader].sigkill_pending) == ("D", True)
     assert rows[sick.reader].holds == {"nvidia0"}, "the device node stays open until the kernel lets go"
@@ -128,7 +120,7 @@ def test_only_what_can_die_dies_and_the_survivor_is_named(sick: Sick, guest_mach
     guest_machine.release_read()
     gone = act(shell, AwaitGone("sick", members, 30.0))
     assert gone.ok, gone
-    assert sick.reader not in processes(look(shell))
+    assert sick.reader not in processes(inside.look(shell))
 
 
 def test_a_look_does_not_wait_for_what_hangs(sick: Sick) -> None:

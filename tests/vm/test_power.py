@@ -13,7 +13,6 @@ from recover.edge.probe import GuestProbe
 from recover.edge.proxmox.tasks import Tasks
 from recover.edge.shell.ssh import SshShell
 from recover.model.act import Action, AwaitBoot, Outcome, ResetVm, ShutdownVm, StartVm, StopVm, VmRef
-from recover.model.guest import Guest
 from recover.model.reading import Known
 from tests.lab.driver.state import State
 from tests.lab.pve.server import PveServer
@@ -42,18 +41,12 @@ def ref(guest: Machine) -> VmRef:
     return VmRef("pve", power.VMID, guest.uuid, guest.name)
 
 
-def look(shell: SshShell) -> Guest:
-    guest = GuestProbe(shell).look(deadline=90.0)
-    assert isinstance(guest, Guest), guest
-    return guest
-
-
 def boot(shell: SshShell) -> str:
-    return look(shell).identity.boot_id
+    return inside.look(shell).identity.boot_id
 
 
 def used_mib(shell: SshShell) -> int:
-    seen = look(shell)
+    seen = inside.look(shell)
     assert isinstance(seen.gpus, Known), seen.gpus
     (one,) = seen.gpus.value
     assert isinstance(one.used_mib, Known), one
