@@ -18,7 +18,8 @@ class Engine:
     """`main`: patterns over the command line. `ranks`, `helpers`: prefixes of the title, also of the cut comm.
 
     `orphans_die`: a rank without its main is of no use to anybody. `serves`: it answers HTTP, so health can be asked.
-    `port`: where it does, if its flags do not say.
+    `port`: where it does, if its flags do not say. `inner`: helpers between a main and its ranks, no use without it.
+    `lone`: each rank is somebody's own, and none is missed by the others. `lazy`: holds no GPU until it is asked.
     """
 
     name: str
@@ -30,6 +31,9 @@ class Engine:
     orphans_die: bool = False
     serves: bool = True
     port: int = 0
+    inner: tuple[str, ...] = ()
+    lone: bool = False
+    lazy: bool = False
 
 
 ENGINES: tuple[Engine, ...] = (
@@ -48,6 +52,7 @@ ENGINES: tuple[Engine, ...] = (
         pp_flags=("--pp-size", "--pipeline-parallel-size", "--pp"),
         orphans_die=True,
         port=30000,
+        inner=("sglang::data_parallel_controller",),
     ),
     Engine(
         "vllm",
@@ -62,10 +67,12 @@ ENGINES: tuple[Engine, ...] = (
     Engine(
         "trtllm",
         main=(r"\btrtllm-serve\b", r"\btensorrt_llm\.commands\.serve\b"),
-        ranks=("trtllm-llmapi-launch", "mpi4py.futures.server"),
-        helpers=("orted", "mpirun"),
+        ranks=("trtllm-llmapi-launch",),
         tp_flags=("--tp_size",),
         pp_flags=("--pp_size",),
+        orphans_die=True,
+        port=8000,
+        inner=("orted",),
     ),
     Engine(
         "ray",
@@ -74,8 +81,16 @@ ENGINES: tuple[Engine, ...] = (
         helpers=("ray::IDLE", "gcs_server"),
         orphans_die=True,
         serves=False,
+        lone=True,
     ),
-    Engine("ollama", main=(r"(^|/)ollama serve\b",), ranks=("ollama runner", "ollama_llama_se"), orphans_die=True),
+    Engine(
+        "ollama",
+        main=(r"(^|/)ollama serve\b",),
+        ranks=("ollama runner", "ollama_llama_se"),
+        orphans_die=True,
+        port=11434,
+        lazy=True,
+    ),
     Engine("llama.cpp", main=(r"(^|/)llama-server\b", r"(^|/)llama_cpp\.server\b")),
     Engine("triton", main=(r"(^|/)tritonserver\b",), helpers=("triton_python_backend_stub",)),
     Engine("tgi", main=(r"(^|/)text-generation-launcher\b",), ranks=("text-generation-server",)),
@@ -126,6 +141,9 @@ _READERS = re.compile(
     r"^(\S*/)?(vim?|nano|less|more|tail|head|cat|grep|pgrep|pkill|ssh|journalctl|watch|man|emacs|tee)\s"
 )
 _OFFLINE = re.compile(r"\.run_batch\b|\brun-batch\b|\bvllm\.entrypoints\.cli\.main (?!serve\b)")  # no servers
+# vLLM's VLLM_PROCESS_NAME_PREFIX takes any word before the colons; comm cuts the end off.
+_RENAMED = re.compile(r"^[\w.@-]+::(EngineCore?|Worker|APIServer|DPCoord(?:inator)?)(?:_[A-Z]*\d*)*$")
+_MPI_RANK = re.compile(r"^\S*python[\d.]* -m mpi4py\.futures\.server\b")
 _SPAWN = re.compile(r"multiprocessing\.(spawn|forkserver)\b")
 _TRACKER = re.compile(r"multiprocessing\.resource_tracker\b")
 
@@ -143,6 +161,8 @@ def classify(process: Process) -> tuple[Engine, Rank] | None:
             return engine, Rank.HELPER
         if _starts(words, process, engine.ranks):
             return engine, Rank.WORKER
+    if renamed := _RENAMED.match(words):
+        return BY_NAME["vllm"], Rank.WORKER if renamed[1][0] in "EW" else Rank.HELPER
     if _READERS.match(words) or _named(process) in REAPERS:
         return None  # an editor, a grep or `bash -c "… sglang.launch_server …"` only mentions the words
     for engine, pattern in _MAIN:
@@ -157,6 +177,43 @@ def _starts(words: str, process: Process, prefixes: tuple[str, ...]) -> bool:
         program, _, rest = words.partition(" ")
         return words.startswith(prefixes) or f"{program.rsplit('/', 1)[-1]} {rest}".startswith(prefixes)
     return any(process.comm.startswith(prefix[:15]) for prefix in prefixes if "::" in prefix or len(prefix) > 8)
+
+
+def is_inner(process: Process) -> bool:
+    """A helper that stands between a main and its ranks, and is of no use without it."""
+    words = words_of(process)
+    return any(_starts(words, process, engine.inner) for engine in ENGINES)
+
+
+def mpi_rank(process: Process) -> bool:
+    """A rank that `trtllm-serve` has MPI start for it; who else uses mpi4py has the same."""
+    return _MPI_RANK.match(process.title) is not None
+
+
+def notebook(process: Process) -> bool:
+    return "ipykernel" in process.title
+
+
+def program(process: Process) -> str:
+    """What an interpreter runs, else the program itself; empty for what has no title."""
+    words = process.title.split()
+    if not words or not words[0].rsplit("/", 1)[-1].startswith("python"):
+        return words[0] if words else ""
+    options = iter(words[1:])
+    for word in options:
+        if word in ("-m", "-c"):
+            return "" if word == "-c" else next(options, "")
+        if not word.startswith("-"):
+            return word
+    return words[0]
+
+
+def ranks_asked(argv: tuple[str, ...], engine: Engine) -> int | None:
+    """How many ranks the flags ask for over all hosts; None where they leave it open, as with data parallelism."""
+    tp = number(argv, engine.tp_flags)
+    if tp is None or any(word.startswith(("--dp", "-dp", "--data-parallel")) for word in argv):
+        return None
+    return tp * (number(argv, engine.pp_flags) or 1)
 
 
 def _named(process: Process) -> str:

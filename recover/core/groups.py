@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from recover.core import engines
 from recover.core.engines import OTHER
-from recover.core.kinship import GPU_NODE, Draft, Part, drafts_of
+from recover.core.kinship import GPU_NODE, Draft, Part, drafts_of, engine_of, ranks_of
 from recover.core.owners import ancestors, owner_of
 from recover.core.redact import redact, redact_text
 from recover.model.gpu import Gpu
@@ -68,13 +68,15 @@ def _listed(gpus: tuple[Gpu, ...], table: Mapping[int, Process]) -> dict[int, se
 
 def main_of(parts: tuple[Part, ...], table: Mapping[int, Process]) -> Process | None:
     """The launcher: named so, else a member that the ranks are children of (an engine used from a script)."""
-    mains = [p.process for p in parts if p.rank is Rank.MAIN]
+    engine = engine_of(parts)
+    mains = [p.process for p in parts if p.rank is Rank.MAIN and p.engine in (engine, OTHER)]
     if mains:
         return min(mains, key=lambda p: p.id)
     members = {p.process.pid for p in parts}
-    workers = [p.process for p in parts if p.rank is Rank.WORKER]
+    workers = ranks_of(parts)
     for worker in sorted(workers, key=lambda p: p.id):
-        outer = [a for a in ancestors(worker, table) if a.pid in members and a not in workers]
+        above = ancestors(worker, table)
+        outer = [a for a in above if a.pid in members and a not in workers and not engines.is_inner(a)]
         if outer:
             return outer[-1]
     return None

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from recover.core import engines
 from recover.core.engines import BY_NAME, OTHER
 from recover.core.groups import main_of, with_health
-from recover.core.kinship import Part, storage_wait
+from recover.core.kinship import Part, ranks_of, storage_wait
 from recover.core.look import Look, Watch, age_s, gib, watch
 from recover.core.news import of_kind
 from recover.core.owners import container_of
@@ -90,8 +90,9 @@ def _dead(look: Look, group: Group, parts: tuple[Part, ...]) -> Judged | None:
     engine = BY_NAME.get(group.engine, OTHER)
     table = {p.pid: p for p in look.processes}
     main = main_of(parts, table)
-    workers = [p.process for p in parts if p.rank is Rank.WORKER]
-    core = workers + ([main] if main is not None else []) if engine is not OTHER else [p.process for p in parts]
+    workers = ranks_of(parts)
+    needed = [] if engine.lone else workers
+    core = needed + ([main] if main is not None else []) if engine is not OTHER else [p.process for p in parts]
     for process in core:
         if process.dead_leader:
             where = f" waits in {process.thread_wchans[0]}" if process.thread_wchans else " lives on"
@@ -99,8 +100,8 @@ def _dead(look: Look, group: Group, parts: tuple[Part, ...]) -> Judged | None:
                 Health.DEAD,
                 f"pid {process.pid} ({process.comm}) is defunct, but a thread of it{where} and holds everything",
             )
-    gone = [w for w in workers if w.plain_zombie]
-    if gone:
+    gone = [w for w in needed if w.plain_zombie]
+    if gone and not _replaced(group, parts):
         return Judged(Health.DEAD, f"{len(gone)} of {len(workers)} ranks are defunct (pid {gone[0].pid})")
     if main is not None and main.plain_zombie:
         return Judged(Health.DEAD, f"its main process {main.pid} is defunct")
@@ -112,6 +113,12 @@ def _dead(look: Look, group: Group, parts: tuple[Part, ...]) -> Judged | None:
     if killed:
         return Judged(Health.DEAD, killed)
     return None
+
+
+def _replaced(group: Group, parts: tuple[Part, ...]) -> bool:
+    """Whether all ranks that were asked for live beside defunct ones."""
+    asked = engines.ranks_asked(group.launch, BY_NAME.get(group.engine, OTHER))
+    return asked is not None and _living_ranks(group, parts) >= (expected_ranks(group) or asked)
 
 
 def _oom_rank(look: Look, group: Group, parts: tuple[Part, ...]) -> str:
@@ -138,10 +145,10 @@ def expected_ranks(group: Group) -> int | None:
 
 def _living_ranks(group: Group, parts: tuple[Part, ...]) -> int:
     """Living ranks, with children that may become one: they get their title only when they have loaded."""
-    named = [p.process for p in parts if p.rank is Rank.WORKER and not p.process.plain_zombie]
+    named = [p for p in ranks_of(parts) if not p.plain_zombie]
     if group.engine == "vllm" and (expected_ranks(group) or 1) > 1:
         # With several ranks the engine core holds no GPU; with Ray as its executor the ranks are Ray's processes.
-        named = [p for p in named if not p.title.startswith("VLLM::EngineCore")]
+        named = [p for p in named if "::EngineCor" not in engines.words_of(p)]
     nameless = [p.process for p in parts if p.rank is not Rank.MAIN and (not p.named or p.rank is Rank.NONE)]
     return len(named) + sum(1 for p in nameless if _may_be_rank(p))
 

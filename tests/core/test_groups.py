@@ -246,3 +246,80 @@ def test_unknown_processes_make_no_group() -> None:
     snapshot: Snapshot = b.healthy_snapshot(processes=Unknown(Why.DENIED))
     assert form(snapshot) == ()
     assert isinstance(b.healthy_snapshot().guest.processes, Known)  # type: ignore[union-attr]
+
+
+# ------------------------------------------------------------------------ what is started side by side ends apart
+
+
+def apart(*processes: Process) -> list[set[int]]:
+    return [pids(g) for g in servers(*processes)]
+
+
+def test_notebooks_of_one_jupyter_are_nobodys_ranks() -> None:
+    lab = b.process(4000, "/usr/bin/python3 /usr/bin/jupyter-lab")
+    kernels = [b.process(n, f"python3 -m ipykernel_launcher -f {n}.json", ppid=4000) for n in (4001, 4002)]
+    ranks = [b.process(n + 10, "sglang::scheduler", ppid=n, holds=b.holding(n - 4001)) for n in (4001, 4002)]
+    assert apart(lab, *kernels, *ranks) == [{4001, 4011}, {4002, 4012}]
+
+
+@pytest.mark.parametrize("rank", ["VLLM::EngineCore", "sglang::scheduler"])
+def test_scripts_of_one_launcher_have_an_engine_each(rank: str) -> None:
+    launcher = b.process(4000, "python3 run_all.py")
+    scripts = [b.process(n, "python3 job.py", ppid=4000) for n in (4001, 4002)]
+    cores = [b.process(n + 10, rank, ppid=n, holds=b.holding(n - 4001)) for n in (4001, 4002)]
+    assert apart(launcher, *scripts, *cores) == [{4001, 4011}, {4002, 4012}]
+
+
+def test_an_engine_in_an_actor_of_ray_is_not_all_of_ray() -> None:
+    raylet = b.process(4000, "/opt/ray/raylet --x", comm="raylet")
+    actors = [b.process(n, "ray::Server.run", ppid=4000, holds=b.holding(n - 4001)) for n in (4001, 4002)]
+    core = b.process(4011, "VLLM::EngineCore", ppid=4001, holds=b.holding(0))
+    assert apart(raylet, *actors, core) == [{4000, 4002}, {4001, 4011}]
+
+
+def test_programs_of_one_launcher_are_jobs_and_ranks_of_one_program_are_one_job() -> None:
+    manager = b.process(4000, "PM2 v5: God Daemon", comm="PM2")
+    jobs = [b.process(4001 + i, f"python3 -u {name}.py", ppid=4000, holds=b.holding(i)) for i, name in enumerate("ab")]
+    assert apart(manager, *jobs) == [{4001}, {4002}]
+    torchrun = b.process(4000, "python3 /usr/bin/torchrun train.py")
+    ranks = [
+        b.process(4001 + i, f"python3 -u train.py --local-rank={i}", ppid=4000, holds=b.holding(i)) for i in range(2)
+    ]
+    assert apart(torchrun, *ranks) == [{4000, 4001, 4002}]
+
+
+def test_jobs_of_one_shell_script_share_its_process_group_and_nothing_else() -> None:
+    shell = b.process(4000, "bash run.sh", comm="bash", sid=4000)
+    common = {"ppid": 4000, "pgid": 4000, "sid": 4000}
+    a, c = (b.process(n, f"python3 {n}.py", holds=b.holding(n - 4001), **common) for n in (4001, 4002))
+    unread = b.dead_leader(4003, "python3", holds=b.holding(3), **common)
+    assert apart(shell, a, c, unread) == [{4001}, {4002}, {4003}]
+    orphans = [b.process(5000 + i, "python3 train.py", pgid=4000, sid=4000, holds=b.holding(i)) for i in range(2)]
+    assert apart(*orphans) == [{5000, 5001}]
+
+
+def test_a_rank_too_many_is_of_another_server() -> None:
+    """Also in the same session: it would be spared with the one that is well, and hold its GPU for ever."""
+    launch = ("python3", "-m", "sglang.launch_server", "--tp", "2")
+    well = b.sglang_group(5000, tp=2, launch=launch)
+    stray = b.process(5100, "sglang::scheduler_TP3", pgid=5000, sid=5000, holds=b.holding(3))
+    assert apart(*well, stray)[1] == {5100}
+    detached = [replace(p, ppid=1) if p.title.endswith("TP1") else p for p in well]
+    assert apart(*detached) == [{p.pid for p in well}]
+
+
+def test_renamed_ranks_of_vllm_are_its_ranks() -> None:
+    for title in ("prod::EngineCore", "prod::Worker_DP0_TP3", "prod::EngineCore_DP1"):
+        (group,) = servers(b.process(5000, title, holds=b.holding(0)))
+        assert group.engine == "vllm"
+    (group,) = servers(b.process(5000, "", comm="prod::EngineCor", holds=b.holding(0)))
+    assert group.engine == "vllm"
+    (group,) = servers(b.process(5000, "game::EngineRoom", holds=b.holding(0)))
+    assert group.engine == "other"
+
+
+def test_mpi_itself_is_no_engine() -> None:
+    mpirun = b.process(4000, "mpirun -n 2 python3 train.py", comm="mpirun")
+    ranks = [b.process(4001 + i, "python3 train.py", ppid=4000, holds=b.holding(i)) for i in range(2)]
+    (group,) = servers(mpirun, *ranks)
+    assert group.engine == "other"

@@ -275,6 +275,66 @@ def test_zombie_helpers_are_no_dead_ranks() -> None:
     assert health(b.serving_snapshot(processes=(*b.sglang_group(), zombie))) is Health.HEALTHY
 
 
+def test_a_controller_between_is_no_main() -> None:
+    """sglang 23627: with data parallelism the controller outlives the killed main, and its ranks with it."""
+    controller = b.process(5001, "sglang::data_parallel_controller", pgid=5000, sid=5000, comm="sglang::data_pa")
+    ranks = tuple(replace(p, ppid=5001) for p in b.sglang_group()[2:10])
+    assert "without a main" in dead((controller, *ranks), servers=())
+
+
+def trtllm(orted: str, ppid: int) -> tuple[Process, ...]:
+    daemon = b.process(5001, orted, ppid=ppid, comm="orted")
+    title = "/usr/bin/python3 -m mpi4py.futures.server"
+    return (daemon, *(b.process(5002 + i, title, ppid=5001, pgid=5001, holds=b.holding(i)) for i in range(8)))
+
+
+def test_ranks_that_mpi_started_for_a_server_that_is_gone() -> None:
+    local = "orted --hnp --set-sid --report-uri 12 --singleton-died-pipe 13"
+    assert "without a main" in dead(trtllm(local, 1), servers=())
+    main = b.process(5000, "python3 /usr/bin/trtllm-serve m --tp_size 8", listens=frozenset({8000}))
+    assert signals(stuck(b.serving_snapshot(processes=(main, *trtllm(local, 5000)), servers=()))) == []
+    # Their job's main may be on another host.
+    remote = b.serving_snapshot(processes=trtllm("orted -mca ess env -mca orte_hnp_uri 1.0", 1), servers=())
+    assert signals(stuck(remote)) == []
+
+
+def test_what_a_rank_forks_is_no_rank() -> None:
+    """A defunct child of a living rank is its own business, and a living one stands in for none that is missing."""
+    common = {"ppid": 5002, "pgid": 5000, "sid": 5000}
+    ranks = b.sglang_group()
+    assert health(b.serving_snapshot(processes=(*ranks, b.zombie(6000, "sglang::schedul", **common)))) is Health.HEALTHY
+    fork = b.process(6000, "sglang::scheduler_TP0", comm="sglang::schedul", **common)
+    seven = b.serving_snapshot(processes=(*without(ranks, "sglang::scheduler_TP3"), fork))
+    assert "dead-group" in signals(stuck(seven))
+
+
+def test_defunct_ranks_beside_all_that_were_asked_for_are_replaced() -> None:
+    gone = b.zombie(4990, "sglang::schedul", ppid=5000, pgid=5000, sid=5000)
+    assert health(b.serving_snapshot(processes=(*b.sglang_group(), gone))) is Health.HEALTHY
+
+
+def test_the_workers_of_ray_do_not_die_together() -> None:
+    raylet = b.process(4000, "/opt/ray/raylet --x", comm="raylet")
+    actor = b.process(4002, "ray::Trainer", ppid=4000, holds=b.holding(0))
+    stuck_one = b.dead_leader(4003, "ray::Actor", ppid=4000, thread_wchans=("os_acquire_mutex",))
+    for other in (b.zombie(4001, "ray::Actor", ppid=4000), stuck_one):
+        snapshot = b.healthy_snapshot(processes=(raylet, actor, other), gpus=b.serving_gpus(4000, tp=1))
+        assert "dead-group" not in signals(stuck(snapshot))
+
+
+def test_who_uses_no_gpu_is_no_doubt() -> None:
+    """A router beside recovered GPUs, and an ollama that nobody asks, whose /health is a 404."""
+    router = b.process(5000, "sglang::router", listens=frozenset({b.PORT}))
+    ollama = b.process(5001, "/usr/bin/ollama serve", listens=frozenset({11434}))
+    found = b.answer(404, port=11434, tokens=None, running=None, waiting=None)
+    seen = once(b.healthy_snapshot(processes=(router, ollama), servers=(found,)))
+    assert seen.state is State.HEALTHY
+    assert len(seen.gaps) == 2  # and said all the same
+    loaded = b.process(5002, "/usr/bin/ollama runner --model x", ppid=5001, holds=b.holding(0))
+    snapshot = b.healthy_snapshot(processes=(ollama, loaded), servers=(found,), gpus=b.serving_gpus(5000, tp=1))
+    assert once(snapshot).state is State.UNCERTAIN
+
+
 # ----------------------------------------------------------------------------------------------- crash loop
 
 

@@ -8,7 +8,7 @@ from recover.core.engines import BY_NAME, OTHER
 from recover.core.groups import fingerprint
 from recover.core.health import dead_finding, hung_finding
 from recover.core.look import Gap, Look, Signs
-from recover.model.process import Group, Health
+from recover.model.process import Group, Health, Rank
 from recover.model.verdict import Finding
 
 
@@ -32,11 +32,19 @@ def watched_groups(look: Look) -> Signs:
 
 
 def unproved_server(look: Look) -> Signs:
-    """A server that is merely alive: nobody can say that the machine is well."""
+    """A server that is merely alive: nobody can say that the machine is well. Who uses no GPU is only named."""
     for group in look.groups:
         serves = BY_NAME.get(group.engine, OTHER).serves
         if group.health is Health.LIVE and serves and not group.protected:
-            yield Gap(unproved(group))
+            yield Gap(unproved(group), matters=not _idle_front(look, group))
+
+
+def _idle_front(look: Look, group: Group) -> bool:
+    """A router, or a server that takes a GPU only when it is asked: without one it holds nothing back."""
+    parts = look.parts[group.key]
+    unread = any(not p.process.holds_known for p in parts)
+    front = BY_NAME.get(group.engine, OTHER).lazy or all(p.rank is Rank.HELPER for p in parts)
+    return front and not group.gpus and not unread and not any(p.rank is Rank.WORKER for p in parts)
 
 
 def unproved(group: Group) -> str:
