@@ -43,7 +43,7 @@ def plan(
     (found,) = resolve(opened, (target,))
     ladder = playbook_of(opened, found, playbook)
     case = to_resume(opened.state, found.name, time.time())
-    flags = Flags(evict=evict, assume_hung=assume_hung, trust_vmid=trust_vmid, apply_pending=apply_pending)
+    flags = Flags(evict=evict, assume_hung=assume_hung, trust_vmid=trust_vmid, apply_pending=apply_pending, steady=True)
     wired = opened.wire(found, ladder, flags)
     try:
         with working(f"looking at {found.name}", quiet=quiet):

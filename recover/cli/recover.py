@@ -105,6 +105,7 @@ def _flags(said: dict[str, Any], as_json: bool) -> Flags:
         start_at=said["start_at"] or "",
         only=said["only"] or "",
         json=as_json,
+        steady=True,
     )
 
 
