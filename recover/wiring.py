@@ -382,10 +382,11 @@ def who() -> str:
 
 def rehearse(playbook: Playbook, fault: Fault, view: View, gate: Gate, disruptions_today: int = 0) -> Result:
     """The whole climb against a machine that isn't there; nothing is written and no time passes."""
-    from recover.edge.simulated import SimulatedClock, SimulatedMachine
+    from recover.edge.simulated import SimulatedClock
+    from recover.edge.simulated_container import simulate
 
     clock = SimulatedClock(time.time())
-    machine = SimulatedMachine(fault, clock)
+    machine = simulate(fault, clock)
     journal = MemoryJournal()
     world = World(machine, machine, gate, clock, journal, NoEvidence(), view, SignalInterrupts())
     opened = Opened(

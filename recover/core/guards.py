@@ -248,6 +248,8 @@ def _devices(case: Case) -> Refuse | None:
 
 def _shared(case: Case) -> Refuse | None:
     hypervisor = _hypervisor(case)
+    if hypervisor.kind is GuestKind.CONTAINER:
+        return None  # a GPU of the node may serve many; what resets one looks at all of them (steps/container)
     if isinstance(hypervisor.neighbours, Unknown):
         what = "which other guests share its devices"
         return open_question("shared-device", what, hypervisor.neighbours, hypervisor)

@@ -9,9 +9,11 @@ from recover.model.snapshot import IdentityProof, Snapshot
 
 
 def identity(snapshot: Snapshot) -> IdentityProof:
-    """By SMBIOS UUID first, by MAC second. A mute guest is compared by what the baseline remembers of it."""
+    """By SMBIOS UUID first, by MAC second; a container by its init. A mute guest by what its baseline remembers."""
     if not isinstance(snapshot.hypervisor, Hypervisor):
         return IdentityProof.UNPROVED
+    if _same_init(snapshot):
+        return IdentityProof.PROVED
     config = snapshot.hypervisor.config.value if isinstance(snapshot.hypervisor.config, Known) else None
     expected = (config.smbios_uuid if config else "") or snapshot.expected_dmi_uuid
     uuid, macs = _seen_identity(snapshot)
@@ -21,6 +23,15 @@ def identity(snapshot: Snapshot) -> IdentityProof:
         return IdentityProof.UNPROVED
     lowered = {m.lower() for m in config.macs}
     return IdentityProof.PROVED if lowered & {m.lower() for m in macs} else IdentityProof.WRONG
+
+
+def _same_init(snapshot: Snapshot) -> bool:
+    """A container has its host's DMI and boot id: it is known by its init, which its node sees as well."""
+    guest, host = snapshot.guest, snapshot.host
+    if not isinstance(guest, Guest) or not isinstance(host, Known) or not guest.identity.container:
+        return False
+    init = host.value.init_start
+    return init > 0 and (host.value.boot_id, init) == (guest.identity.boot_id, guest.identity.init_start)
 
 
 def _seen_identity(snapshot: Snapshot) -> tuple[str, frozenset[str]]:

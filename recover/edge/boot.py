@@ -51,7 +51,10 @@ def _verdict(guest: Guest | Mute, action: AwaitBoot) -> str | None:
     """What is still missing, or None. GPUs may take up to 10 min after a start (NVIDIA/nvtrust#128)."""
     if isinstance(guest, Mute):
         return f"{guest.failure}: {guest.detail}"
-    if guest.identity.boot_id == action.not_boot_id:
+    if guest.identity.container and action.not_init_start:
+        if guest.identity.init_start == action.not_init_start:
+            return "still the old init"
+    elif guest.identity.boot_id == action.not_boot_id:
         return "still the old boot"
     if not isinstance(guest.gpus, Known):
         return "no GPU reading yet"

@@ -142,6 +142,10 @@ class Fault:
     pci_gives_up: bool = False  # the first reset on the node loses the device for good
     pci_hangs: str = ""  # this kind of reset never comes back
     pci_holder: str = ""  # another process of the node has GPU 0's group open
+    container: bool = False  # the guest is an LXC container: see simulated_container
+    neighbour: str = ""  # another container that runs and is given GPU 0
+    stop_hangs: bool = False  # LXC's stop never ends
+    container_lost: bool = False  # the container lost its devices' permissions: NVML says unknown error
 
 
 FAULTS: dict[str, Fault] = {
@@ -299,6 +303,45 @@ FAULTS: dict[str, Fault] = {
             vram_cure=Scope.HOST_DEVICE,
             host=True,
             pci_holder="python3",
+        ),
+        Fault(
+            "container-dead-rank",
+            "In a container one rank is defunct; its node's shell ends the others.",
+            workers="orphaned",
+            host=True,
+            container=True,
+        ),
+        Fault(
+            "container-lost-gpus",
+            "A container lost its GPUs (NVML: unknown error) until it restarts.",
+            workers="none",
+            container=True,
+            container_lost=True,
+        ),
+        Fault(
+            "container-stop-hangs",
+            "A container that lost its GPUs, and whose stop never ends.",
+            workers="none",
+            container=True,
+            container_lost=True,
+            stop_hangs=True,
+        ),
+        Fault(
+            "container-vram-held",
+            "80 GiB per GPU of a container held by no process; a reset by the node's driver frees it.",
+            workers="none",
+            vram=HELD_MIB,
+            host=True,
+            container=True,
+        ),
+        Fault(
+            "container-neighbour",
+            "The same, and another container is given GPU 0.",
+            workers="none",
+            vram=HELD_MIB,
+            host=True,
+            container=True,
+            neighbour="ct-201",
         ),
         Fault("old-xid", "An Xid 79 from an earlier day; all is well now.", workers="healthy", old_xid=79),
     )
@@ -477,7 +520,7 @@ class SimulatedMachine:
             return Mute(self.mute, _NEW_KEY if self.mute is Failure.CHANGED_KEY else "simulated")
         if self.vm.boot > 1 and self.clock.now() - self.vm.booted_at < BOOT_S:
             return Mute(Failure.REFUSED, "connection refused: the guest boots")
-        boot_id = f"boot-{self.vm.boot}"
+        boot_id = self.boot_id
         uptime = self.clock.now() - self.vm.booted_at
         self.tokens += 50
         return Guest(
@@ -548,6 +591,10 @@ class SimulatedMachine:
                      folder="/dev/shm")
             for i in range(self.gpus)
         )  # fmt: skip
+
+    @property
+    def boot_id(self) -> str:
+        return f"boot-{self.vm.boot}"
 
     def _identity(self, boot_id: str) -> GuestIdentity:
         if self.fault.wrong_vm:
@@ -727,7 +774,7 @@ class SimulatedMachine:
         running = self.vm.status == "running"
         mine = tuple(Holder(7000, 1, "kvm", f"/dev/vfio/{i + 20}", "vm 174") for i in range(self.gpus) if running)
         other = (Holder(7100, 1, self.fault.pci_holder, "/dev/vfio/20"),) if self.fault.pci_holder else ()
-        return Host("pve1", "pve1", _HOST_BOOT, "6.8.12-4-pve", 5e6, True, functions, bridges,
+        return Host("pve1", "pve1", HOST_BOOT, "6.8.12-4-pve", 5e6, True, functions, bridges,
                     tuple((i + 20, (self._address(i),)) for i in range(self.gpus)), (*mine, *other),
                     qemu=(7000,) if running else ())  # fmt: skip
 
@@ -818,7 +865,7 @@ class SimulatedMachine:
                 return self._perform(action.do)
 
     def _reboot(self, action: RebootGuest) -> Outcome:
-        if action.boot_id != f"boot-{self.vm.boot}":
+        if action.boot_id != self.boot_id:
             return Outcome(True, "it has booted anew already", False)
         if self._workers_now() in ("healthy", "loading") and self.ranks:
             self.touched_healthy = True
@@ -998,7 +1045,7 @@ _NEW_KEY = (
     "machine got new keys, or another machine answers"
 )
 _MPS_PID = 3900
-_HOST_BOOT = "host-boot-1"
+HOST_BOOT = "host-boot-1"
 _HOWS = ("flr", "bus", "rescan")
 _GAVE_UP = "vfio-pci 0000:41:00.0: not ready 65535ms after FLR; giving up"
 

@@ -152,6 +152,7 @@ class AwaitBoot:
     gpus: int
     deadline_s: float
     not_before_uptime: bool = False
+    not_init_start: int = 0  # of a container's init: its boot id is its host's, another init is its other boot
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from recover.model.act import Refuse
-from recover.model.hypervisor import Hypervisor, VmConfig
+from recover.model.hypervisor import GuestKind, Hypervisor, VmConfig
 from recover.model.reading import Unknown, Why
 
 _CLOUD_INIT = ("ci", "ipconfig", "sshkeys", "nameserver", "searchdomain")
@@ -86,6 +86,8 @@ def _devices(hypervisor: Hypervisor, config: VmConfig) -> Refuse | None:
 
 def _memory(hypervisor: Hypervisor, config: VmConfig) -> Refuse | None:
     """What the host has free, with what the stop gives back (all of it: VFIO pins it), must be what the start pins."""
+    if hypervisor.kind is GuestKind.CONTAINER:
+        return None  # a container's memory is not pinned, nor taken before it is used
     if isinstance(hypervisor.host_memory, Unknown):
         return open_question("host-memory", "the host's memory", hypervisor.host_memory, hypervisor)
     host = hypervisor.host_memory.value

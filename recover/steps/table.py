@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from recover.model.ladder import Step
-from recover.steps import boot, gpu, leftovers, pci, power, reload, services, wake, workers
+from recover.steps import boot, container, gpu, leftovers, pci, power, reload, services, wake, workers
 
-_FILES = (services, workers, leftovers, wake, gpu, reload, boot, power, pci)
+_FILES = (services, workers, leftovers, wake, gpu, reload, boot, power, container, pci)
 
 ALL_STEPS: Mapping[str, Step] = MappingProxyType({step.name: step for file in _FILES for step in file.STEPS})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from recover.model.act import Act, AwaitGone, Pass, Plan, Refuse, Signal
+from recover.model.act import Act, AwaitGone, Line, Pass, Plan, Refuse, Signal
 from recover.model.hypervisor import GuestKind
 from recover.model.ladder import Param, Params, Step
 from recover.model.process import Group, OwnerKind, Process, ProcessId
@@ -16,6 +16,7 @@ from recover.model.snapshot import Channel, Snapshot
 from recover.model.verdict import Finding, Scope
 from recover.steps.care import clients, let_go, restored
 from recover.steps.common import called, evictable, line, number, processes, spared
+from recover.steps.onhost import through_host
 from recover.steps.services import only_by_hand
 
 _QUIT_S = 5.0
@@ -39,7 +40,8 @@ def _plan(snapshot: Snapshot, findings: tuple[Finding, ...], params: Params) -> 
     groups = evictable(snapshot, findings, params)
     if not groups:
         return Pass("no dead or hung group is named by a finding")
-    return end_groups(snapshot, groups, number(params, "term_deadline"), number(params, "kill_deadline"))
+    made = end_groups(snapshot, groups, number(params, "term_deadline"), number(params, "kill_deadline"))
+    return line(through_host(snapshot, made.acts), made.words) if isinstance(made, Line) else made
 
 
 def end_groups(snapshot: Snapshot, groups: tuple[Group, ...], term_s: float, kill_s: float) -> Plan:

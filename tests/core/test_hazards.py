@@ -29,7 +29,20 @@ from recover.core.decide import RULES, climb, decide, healthy, out_of_time, pay_
 from recover.core.history import History, fold
 from recover.edge.simulated import FAULTS, Fault
 from recover.engine import Decide
-from recover.model.act import Act, Action, Due, Line, ResetPci, ShutdownVm, Signal, StartVm, StopVm, VmRef
+from recover.model.act import (
+    Act,
+    Action,
+    Due,
+    Line,
+    OnHost,
+    ResetGpu,
+    ResetPci,
+    ShutdownVm,
+    Signal,
+    StartVm,
+    StopVm,
+    VmRef,
+)
 from recover.model.contact import Failure
 from recover.model.ladder import Playbook, Ready
 from recover.model.record import (
@@ -49,6 +62,7 @@ from recover.model.record import (
 )
 from recover.model.verdict import Scope, State
 from tests.core.world import (
+    CONTAINER,
     HOST,
     LIMITS,
     PLAYBOOK,
@@ -142,6 +156,22 @@ on_the_node = st.builds(
     pci_hangs=st.sampled_from(["", "", "flr", "bus", "rescan"]),
     pci_holder=st.sampled_from(["", "", "python3"]),
 )
+in_a_container = st.builds(
+    Fault,
+    name=st.just("in-a-container"),
+    about=st.just(""),
+    workers=st.sampled_from(["dead", "orphaned", "dead-leader", "none"]),
+    ignores_term=st.booleans(),
+    release_s=st.sampled_from([0.0, 30.0]),
+    vram=st.sampled_from([0, 80123]),
+    vram_cure=st.sampled_from([Scope.GPU, None]),
+    host=st.booleans(),
+    container=st.just(True),
+    container_lost=st.booleans(),
+    neighbour=st.sampled_from(["", "", "ct-201"]),
+    stop_lies=st.sampled_from([0, 0, 1]),
+    stop_unclear=st.integers(0, 1),
+)
 anything = st.one_of(sick, well, blind, slow, slow_beside_stuck, stopping)
 
 
@@ -208,7 +238,7 @@ def debts_are_paid(p: Played) -> None:
     if stopped and p.machine.vm.status != "running":
         assert any(isinstance(d.duty.do, StartVm) for d in owed), "a stopped VM is forgotten"
         assert p.end == "needs-human"
-        assert p.closed.end.next.startswith("qm start")
+        assert p.closed.end.next.startswith("pct start" if p.machine.fault.container else "qm start")
         assert set(p.closed.carried) >= {d.duty.key for d in owed}
     assert {*p.machine.methods} == {"default"} or owed, "a reset method is left chosen"
     assert all(p.machine.persistence) or owed or p.machine.mute is not None, "persistence is left off"
@@ -322,6 +352,15 @@ def test_killed_at_any_entry_and_resumed_all_of_it_holds(fault: Fault, cut: int,
         prop(second)
 
 
+def _whole_or_resumed(fault: Fault, cut: int, written: bool, playbook: Playbook) -> Played:
+    """The run, and where it is killed before its end the two together."""
+    first = play(fault, journal=CutJournal(cut=cut, written=written), playbook=playbook)
+    if first.closed is not None:
+        return first
+    first.machine.clock.sleep(20.0)
+    return play(fault, machine=first.machine, journal=CutJournal(lines=first.journal.lines), playbook=playbook)
+
+
 def never_reset_under_a_running_vm(p: Played) -> None:
     """Between a reset on the node and the start before it a stop went well, and what was given up is left alone."""
     acting: dict[int, Action] = {}
@@ -343,17 +382,30 @@ def never_reset_under_a_running_vm(p: Played) -> None:
 
 
 @settings(QUICK, max_examples=60)
-@given(on_the_node, st.integers(0, 110), st.booleans())
+@given(on_the_node, st.integers(1, 130), st.booleans())
 def test_resets_on_the_node_keep_every_promise_also_when_killed(fault: Fault, cut: int, written: bool) -> None:
-    if cut:
-        _, played = cut_and_resume(fault, cut, written, playbook=HOST)
-    else:
-        played = play(fault, playbook=HOST)
+    played = _whole_or_resumed(fault, cut, written, HOST)
     for prop in (ends, height_never_falls, no_try_while_ripening, debts_are_paid, nothing_twice_after_unclear,
                  recovered_means_cured, never_reset_under_a_running_vm):  # fmt: skip
         prop(played)
     limits_hold(played, HOST)
     journal_reproduces(played, HOST)
+
+
+def a_neighbour_is_never_hit(p: Played) -> None:
+    resets = [a for a in p.machine.acts if isinstance(a, OnHost) and isinstance(a.do, ResetGpu)]
+    assert not (p.machine.fault.neighbour and resets), "a GPU that another container is given was reset"
+
+
+@settings(QUICK, max_examples=60)
+@given(in_a_container, st.integers(1, 110), st.booleans())
+def test_containers_keep_every_promise_also_when_killed(fault: Fault, cut: int, written: bool) -> None:
+    played = _whole_or_resumed(fault, cut, written, CONTAINER)
+    for prop in (ends, height_never_falls, no_try_while_ripening, debts_are_paid, nothing_twice_after_unclear,
+                 recovered_means_cured, a_neighbour_is_never_hit):  # fmt: skip
+        prop(played)
+    limits_hold(played, CONTAINER)
+    journal_reproduces(played, CONTAINER)
 
 
 @settings(QUICK, max_examples=40)

@@ -11,6 +11,7 @@ from recover.core.history import fold
 from recover.core.options import Context
 from recover.edge.evidence import NoEvidence
 from recover.edge.simulated import Fault, SimulatedClock, SimulatedMachine
+from recover.edge.simulated_container import simulate
 from recover.engine import Decide, Run, World
 from recover.model.act import Action, Blast, Outcome
 from recover.model.ladder import Limits, Playbook, Rung
@@ -49,6 +50,17 @@ HOST = replace(
     name="lost-gpu",
     limits=replace(LIMITS, max_scope=Scope.HOST_DEVICE),
     rungs=(*PLAYBOOK.rungs, Rung("power-cycle-reset-pci")),
+)
+CONTAINER = replace(
+    PLAYBOOK,
+    name="container",
+    limits=replace(LIMITS, max_scope=Scope.HOST_DEVICE),
+    rungs=(
+        Rung("stop-service"),
+        Rung("end-workers", attempts=2),
+        Rung("restart-container"),
+        Rung("reset-host-gpu"),
+    ),
 )
 MOST_ENTRIES = 4000
 
@@ -144,7 +156,7 @@ def play(
 ) -> Played:
     """One run to its end (or its cut). With a journal that has entries: the run that goes on with it."""
     clock = machine.clock if machine is not None else SimulatedClock()
-    machine = machine or SimulatedMachine(fault, clock, baseline=baseline)
+    machine = machine or simulate(fault, clock, baseline=baseline)
     journal = journal or CutJournal()
     history = fold(journal.lines)
     world = World(

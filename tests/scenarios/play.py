@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from recover.core.options import Context
-from recover.edge.simulated import FAULTS, SimulatedClock, SimulatedMachine
-from recover.model.act import Action
+from recover.edge.simulated import FAULTS, SimulatedClock
+from recover.edge.simulated_container import simulate
+from recover.model.act import Action, OnHost
 from recover.model.ladder import Rung
 from recover.model.record import (
     Acted,
@@ -39,7 +40,7 @@ from recover.model.record import (
     Wait,
 )
 from recover.model.verdict import Scope
-from tests.core.world import FULL, HOST, PLAYBOOK, Asked, CutJournal, Killed, Played, YesGate, play
+from tests.core.world import CONTAINER, FULL, HOST, PLAYBOOK, Asked, CutJournal, Killed, Played, YesGate, play
 
 HERE = Path(__file__).parent
 
@@ -67,10 +68,11 @@ def run(name: str) -> list[Played]:
     fault = replace(FAULTS[data["fault"]], **data.get("change", {}))
     limits = {k: Scope.of(v) if k == "max_scope" else v for k, v in data.get("limits", {}).items()}
     chosen = FULL if data.get("every_rung") else HOST if data.get("node_rungs") else PLAYBOOK
+    chosen = CONTAINER if fault.container else chosen
     playbook = replace(chosen, limits=replace(chosen.limits, **limits))
     if "params" in data:
         playbook = replace(playbook, rungs=tuple(_given(rung, data["params"]) for rung in playbook.rungs))
-    machine = SimulatedMachine(fault, SimulatedClock(), baseline=data.get("baseline", True))
+    machine = simulate(fault, SimulatedClock(), baseline=data.get("baseline", True))
     common: dict[str, Any] = {
         "playbook": playbook,
         "machine": machine,
@@ -161,6 +163,8 @@ def _saw(saw: Saw) -> str:
 
 
 def _act(action: Action) -> str:
+    if isinstance(action, OnHost):
+        return f"on the node {_act(action.do)}"
     name = type(action).__name__
     extra = getattr(action, "signal", "") or getattr(action, "name", "")
     if name == "SetPersistence":

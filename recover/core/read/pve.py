@@ -15,6 +15,7 @@ from recover.core.read.pve_config import (
     nvidia_nodes,
     pci_devices,
     rows_of,
+    shared_nodes,
     start_timeout_s,
     vm_config,
 )
@@ -249,7 +250,7 @@ def _shared(raw: PveRaw, ours: tuple[HostPci, ...], other: Mapping[str, Any]) ->
     devices = {a for one in ours for a in one.addresses} & {a for one in theirs for a in one.addresses}
     groups = {g for one in ours for g in one.iommu_groups} & {g for one in theirs for g in one.iommu_groups}
     mappings = {one.mapping for one in ours if one.mapping} & {one.mapping for one in theirs}
-    nodes = nvidia_nodes(known_or(object_of(raw.config), {})) & nvidia_nodes(other)
+    nodes = shared_nodes(nvidia_nodes(known_or(object_of(raw.config), {})), nvidia_nodes(other))
     return (
         *sorted(devices), *(f"iommu group {g}" for g in sorted(groups)), *(f"mapping {m}" for m in sorted(mappings)),
         *sorted(nodes),

@@ -17,6 +17,9 @@ _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _DISK = re.compile(r"(?:(?:ide|sata|scsi|virtio|efidisk|tpmstate|mp)\d+|rootfs|vmstate)")
 _VOLUME = re.compile(r"(?P<storage>[A-Za-z][\w.-]*):")
 _HOSTPCI = re.compile(r"hostpci(\d*)")
+ALL_NVIDIA = "/dev/nvidia*"
+_NVIDIA_RULE = re.compile(r"c 195:(\d+|\*)")  # Documentation/admin-guide/devices.txt: 195 is NVIDIA's
+_NO_GPU_MINOR = 250  # above: modeset and control nodes
 _NVIDIA_NODE = re.compile(r"/dev/nvidia\d+")
 
 
@@ -149,11 +152,24 @@ def host_pcis(
 
 
 def nvidia_nodes(config: Mapping[str, Any]) -> frozenset[str]:
-    """The GPUs' device files that a container is given: devN entries and raw lxc.* lines."""
+    """The GPUs' device files that a container is given: devN entries, mount entries and control group rules.
+
+    A rule for all of NVIDIA's devices that no entry narrows down gives ALL_NVIDIA.
+    """
     texts = [str(value) for key, value in config.items() if re.fullmatch(r"dev\d+", key)]
     raw = config.get("lxc")
-    texts += [str(line) for line in raw] if isinstance(raw, list) else []
-    return frozenset(node for text in texts for node in _NVIDIA_NODE.findall(text))
+    lines = [str(line) for line in raw] if isinstance(raw, list) else []
+    named = {node for text in (*texts, *lines) for node in _NVIDIA_NODE.findall(text)}
+    rules = {rule for line in lines if "devices.allow" in line for rule in _NVIDIA_RULE.findall(line)}
+    named |= {f"/dev/nvidia{rule}" for rule in rules if rule.isdecimal() and int(rule) < _NO_GPU_MINOR}
+    return frozenset(named or ({ALL_NVIDIA} if "*" in rules else ()))
+
+
+def shared_nodes(ours: frozenset[str], theirs: frozenset[str]) -> frozenset[str]:
+    """What both are given; who is given all shares whatever the other has."""
+    if ALL_NVIDIA in theirs:
+        return ours
+    return theirs if ALL_NVIDIA in ours else ours & theirs
 
 
 def storages(config: Mapping[str, Any]) -> tuple[str, ...]:

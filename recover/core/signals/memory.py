@@ -14,6 +14,7 @@ from recover.model.gpu import Condition, Gpu
 from recover.model.process import Health
 from recover.model.reading import Known
 from recover.model.verdict import Finding, Scope
+from recover.steps.container import is_monitor
 from recover.steps.leftovers import abandoned, known_name
 
 QUANTUM_MIB = 64
@@ -76,9 +77,20 @@ def _undecidable(look: Look, gpu: Gpu) -> str:
         return "the process table is not complete"
     if not isinstance(gpu.processes, Known):
         return "the driver's process list is not known"
-    if in_container(look.snapshot):
+    return _on_node(look, gpu) if in_container(look.snapshot) else ""
+
+
+def _on_node(look: Look, gpu: Gpu) -> str:
+    """A container is told nothing of others on its GPU; its node's root shell sees who has it open."""
+    host = look.snapshot.host
+    if not isinstance(host, Known) or not host.value.complete:
         return "in a container the driver's process list is wrong or empty: look on the host"
-    return ""
+    minor = next((h.minor for h in host.value.gpus if h.uuid == uuid_of(gpu)), None)
+    if minor is None:
+        return f"{host.value.node} does not know it"
+    files = {f"/dev/nvidia{minor}"}
+    holders = [h for h in host.value.holders if h.file in files and not is_monitor(h)]
+    return f"on {host.value.node} {holders[0].comm} (pid {holders[0].pid}) has it open" if holders else ""
 
 
 def _ghosts(look: Look, gpu: Gpu) -> list[str]:

@@ -73,7 +73,10 @@ class Power:
             return vm
         limit = self._waits.limit(HA_HEARS_S - age)
         seen = self._waits.until(
-            lambda: self._sight.see(vm.vmid, vm.container), lambda s: isinstance(s, Vm) and not s.has("running"), limit, HA_LOOK_S
+            lambda: self._sight.see(vm.vmid, vm.container),
+            lambda s: isinstance(s, Vm) and not s.has("running"),
+            limit,
+            HA_LOOK_S,
         )
         return seen if isinstance(seen, Vm) else vm
 
@@ -157,7 +160,9 @@ class Power:
             return isinstance(seen, Vm) and (seen.has(verb.goal) or seen.ha == "error")
 
         every = HA_LOOK_S if seconds > GRACE_S else 2.0
-        return self._waits.until(lambda: self._sight.see(vm.vmid, vm.container), final, self._waits.limit(seconds), every)
+        return self._waits.until(
+            lambda: self._sight.see(vm.vmid, vm.container), final, self._waits.limit(seconds), every
+        )
 
     def _ha_log(self, vm: Vm, verb: Verb, since: int) -> tuple[str, ...]:
         """The LRM's own task tells what `hastop` can't; it is seen only with Sys.Audit on the node."""

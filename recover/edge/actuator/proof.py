@@ -31,10 +31,14 @@ class Verb:
     ensure: bool = True
 
 
-STOP = Verb("stop", frozenset({"qmstop", "hastop"}), "stopped")
-SHUTDOWN = Verb("shutdown", frozenset({"qmshutdown", "hastop"}), "stopped")
-START = Verb("start", frozenset({"qmstart", "hastart"}), "running")
+STOP = Verb("stop", frozenset({"qmstop", "vzstop", "hastop"}), "stopped")
+SHUTDOWN = Verb("shutdown", frozenset({"qmshutdown", "vzshutdown", "hastop"}), "stopped")
+START = Verb("start", frozenset({"qmstart", "vzstart", "hastart"}), "running")
 RESET = Verb("reset", frozenset({"qmreset"}), "running", ensure=False)
+
+
+# pve-container, PVE/LXC.pm: `lxc-stop --kill` is waited for without any limit, with the guest's lock file held
+_VZSTOP = "; LXC's stop has no time-out of its own: a process of the container hangs in the kernel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,8 @@ def undone(ran: Ran) -> Outcome:
     match end:
         case StillRunning():
             detail = f"the {word} task still runs after {end.seconds:.0f} s; {now}{told(ran.notes)}"
+            if ran.before.container and ran.verb is STOP:
+                detail += _VZSTOP
             return Outcome(False, detail, clear=False, log=tail(ran), busy=end.upid)
         case Unresolved():
             detail = f"the answer to the {word} was lost ({end.error.message}); {end.looked}; {now}"

@@ -40,16 +40,25 @@ class Vm:
     lock: str
     ha: str
     memhost_mib: int
+    container: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The API's word for it."""
+        return "lxc" if self.container else "qemu"
 
     def __str__(self) -> str:
         shown = self.status if self.qmpstatus in ("", self.status) else f"{self.status} ({self.qmpstatus})"
-        return f"VM {self.vmid} on {self.node} is {shown}" + (f", HA state {self.ha}" if self.ha else "")
+        return f"{'container' if self.container else 'VM'} {self.vmid} on {self.node} is {shown}" + (
+            f", HA state {self.ha}" if self.ha else ""
+        )
 
     def has(self, goal: str) -> bool:
         """Whether it is "stopped" or "running" and nobody is about to change that: HA's next round would."""
         if goal == "stopped":
             return self.status == "stopped" and (not self.ha or self.ha in _HA_DOWN)
-        return self.status == "running" and self.qmpstatus == "running" and self.ha not in _HA_DOWN
+        up = self.container or self.qmpstatus == "running"  # LXC has no such state
+        return self.status == "running" and up and self.ha not in _HA_DOWN
 
 
 def refused(detail: str, **more: Any) -> Outcome:
@@ -68,7 +77,7 @@ class Sight:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def see(self, vmid: int) -> Vm | ApiError:
+    def see(self, vmid: int, container: bool = False) -> Vm | ApiError:
         """The guest on the node where it is now; HA and migration move it between two questions."""
         said: Any = None
         for _ in ("where it is listed", "where it went meanwhile"):
@@ -76,21 +85,23 @@ class Sight:
             if isinstance(rows, ApiError):
                 return rows
             row = next((row for row in guest_rows(rows) if row.vmid == vmid), None)
-            where = path("qemu", vmid)
-            if row is None or row.kind is not GuestKind.VM:
-                what = "is a container" if row is not None else "is not there, or VM.Audit on it is missing"
+            kind = "lxc" if container else "qemu"
+            where = path(kind, vmid)
+            if row is None or (row.kind is GuestKind.CONTAINER) is not container:
+                other = "is a VM" if container else "is a container"
+                what = other if row is not None else "is not there, or VM.Audit on it is missing"
                 return ApiError(Kind.NOT_THERE, None, f"guest {vmid} {what}", False, where)
-            where = path("nodes", row.node, "qemu", vmid, "status", "current")
+            where = path("nodes", row.node, kind, vmid, "status", "current")
             said = self._client.get(where, deadline=ASK_S)
             if isinstance(said, Mapping):
-                return _vm(row.node, vmid, said)
+                return _vm(row.node, vmid, said, container)
             if isinstance(said, ApiError) and said.kind is not Kind.NOT_THERE:
                 return said
         return said if isinstance(said, ApiError) else ApiError(Kind.GARBLED, 200, "not an object", False, where)
 
     def config(self, vm: Vm) -> Mapping[str, Any] | ApiError:
         """What the running QEMU has: without current=1 pending changes are merged in."""
-        where = path("nodes", vm.node, "qemu", vm.vmid, "config")
+        where = path("nodes", vm.node, vm.kind, vm.vmid, "config")
         said = self._client.get(where, deadline=ASK_S, current=1)
         if isinstance(said, (Mapping, ApiError)):
             return said
@@ -132,7 +143,7 @@ class Sight:
         return tuple(int(part) for part in re.findall(r"\d+", text)[:3]) >= OVERRULE_SINCE
 
 
-def _vm(node: str, vmid: int, said: Mapping[str, Any]) -> Vm:
+def _vm(node: str, vmid: int, said: Mapping[str, Any], container: bool = False) -> Vm:
     ha = said.get("ha")
     managed = isinstance(ha, Mapping) and flag(ha.get("managed", 0)) and ha.get("state") != "ignored"
     return Vm(
@@ -145,6 +156,7 @@ def _vm(node: str, vmid: int, said: Mapping[str, Any]) -> Vm:
         lock=clean(said.get("lock") or "", 40),
         ha=clean((ha or {}).get("state") or "started", 30) if managed else "",
         memhost_mib=number(said.get("memhost")) // MIB,
+        container=container,
     )
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recover.core.read.pve import PveRaw, hypervisor, parse_upid, start_timeout_s, task_list
-from recover.core.read.pve_config import nvidia_nodes, pci_devices, properties, vm_config
+from recover.core.read.pve_config import ALL_NVIDIA, nvidia_nodes, pci_devices, properties, shared_nodes, vm_config
 from recover.model.hypervisor import AgentState, GuestKind
 from recover.model.reading import Known, Unknown, Why
 
@@ -111,6 +111,18 @@ def test_device_files_of_containers():
         "lxc": [["lxc.mount.entry", "/dev/nvidia3 dev/nvidia3 none bind,optional,create=file"]],
     }  # fmt: skip
     assert nvidia_nodes(config) == {"/dev/nvidia0", "/dev/nvidia3"}
+
+
+def test_device_files_by_control_group_rules():
+    def rules(*lines: str) -> frozenset[str]:
+        return nvidia_nodes({"lxc": [["lxc.cgroup2.devices.allow", line] for line in lines]})
+
+    assert rules("c 195:2 rwm", "c 195:255 rwm", "c 509:* rwm") == {"/dev/nvidia2"}
+    assert rules("c 195:* rwm") == {ALL_NVIDIA}
+    assert rules("a") == frozenset()
+    one, every = frozenset({"/dev/nvidia2"}), frozenset({ALL_NVIDIA})
+    assert shared_nodes(one, every) == shared_nodes(every, one) == one
+    assert shared_nodes(one, frozenset({"/dev/nvidia3"})) == frozenset()
 
 
 @pytest.mark.parametrize(
