@@ -311,7 +311,7 @@ def asked(question: str, strike: str, ever: bool) -> Case:
     more: dict[str, Any] = SLOWLY if shape.get("kind") == "slow" else {}
     fails = not passes or (ever and strike != "slow")
     if phase == "follow" and ever and strike in NO_ANSWER:  # asked until the act's deadline; then the state decides
-        return Case(name, _done, "could not be followed", 1, S if strike == "cut" else U, (fault,), short=True)
+        return Case(name, _done, "could not be followed", 1, U, (fault,), short=True)
     if phase == "early" and fails:
         return Case(name, _no, "", 0, verbs, (fault,), **more)
     if phase == "late" and fails and ever:
@@ -322,7 +322,8 @@ def asked(question: str, strike: str, ever: bool) -> Case:
 FINAL = ("400", "401", "403", "500", "page")
 ASKED = [
     *[asked(q, strike, False) for q in QUESTIONS for strike in (*FINAL, "596", "cut")],
-    *[asked(q, strike, True) for q in QUESTIONS for strike in ("401", "403", "500", "596", "cut", "page")],
+    *[asked(q, strike, True) for q in QUESTIONS for strike in NO_ANSWER],
+    *[asked(q, strike, True) for q in QUESTIONS for strike in ("401", "403", "500") if QUESTIONS[q][2] != "early"],
     *[asked(q, strike, False) for q in ("where-first", "follow") for strike in ("595", "599")],
     *[asked(q, strike, False) for q in ("where-first", "state-after", "follow", "who-works") for strike in SLOW],
 ]
