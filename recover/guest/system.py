@@ -147,7 +147,17 @@ def _dmesg() -> "tuple[Optional[list[list[Any]]], str]":
 
 
 def ram() -> None:
-    emit("ram", text=read("/proc/meminfo"), balloon=_balloon())
+    emit("ram", text=read("/proc/meminfo"), balloon=_balloon(), cache=_caches())
+
+
+def _caches() -> int:
+    """KiB of RAM that the kernel holds as a cache, or as swap in RAM, and does not name in meminfo: ZFS ARC and zram."""
+    arc = re.search(r"^size\s+\d+\s+(\d+)", read_or(at("/proc/spl/kstat/zfs/arcstats")), re.M)
+    size = int(arc.group(1)) if arc else 0
+    for name in listdir(at("/sys/block")):
+        fields = read_or(at("/sys/block/%s/mm_stat" % name)).split() if name.startswith("zram") else []
+        size += int(fields[2]) if len(fields) > 2 and fields[2].isdigit() else 0  # mem_used_total
+    return size // 1024
 
 
 def _balloon() -> bool:

@@ -31,6 +31,7 @@ class Ram:
     hugepage_kib: int = 2048
     process_anon_mib: int = 0  # sum of RssAnon over live processes and live threads of dead leaders
     balloon_mib: Reading[int] = NOT_ASKED
+    cache_mib: int = 0  # of the kernel, outside of meminfo's own: ZFS ARC, zswap's and zram's compressed pages
 
     @property
     def hugetlb_mib(self) -> int:
@@ -54,6 +55,7 @@ class Ram:
             + self.vmalloc_mib
             + self.percpu_mib
             + self.hugetlb_mib
+            + self.cache_mib
         )
         return max(0, self.total_mib - named)
 

@@ -173,6 +173,40 @@ def test_less_available_than_when_idle_though_the_kernel_names_it() -> None:
     assert once(with_ram(cached, baseline=None)).state is State.HEALTHY
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"shmem_mib": 200 * 1024, "cached_mib": 201 * 1024},  # somebody's tmpfs, mounted anywhere
+        {"hugepages_total": 100_000, "hugepages_free": 100_000},  # a pool that was made after the baseline
+        {"cache_mib": 200 * 1024},  # ZFS ARC, zswap, zram
+        {"balloon_mib": Known(200 * 1024), "unowned_mib": 202 * 1024},
+    ],
+)
+def test_ram_that_somebody_has_taken_on_purpose_is_nothing_that_a_restart_cures(changes: dict[str, object]) -> None:
+    taken = b.ram(available_mib=250 * 1024, **{"anon_mib": 0, "process_anon_mib": 0, **changes})
+    for saved in (b.baseline(), None):
+        diagnosis = stuck(with_ram(taken, baseline=saved))
+        assert (signals(diagnosis), diagnosis.state) == ([], State.HEALTHY)
+    huge = b.ram(available_mib=250 * 1024, hugepages_total=100_000, anon_mib=0, process_anon_mib=0)
+    assert signals(stuck(with_ram(huge))) == ["ram-below-baseline"]  # a pool in use, and by nobody
+
+
+def test_files_in_memory_are_said() -> None:
+    taken = b.ram(available_mib=250 * 1024, shmem_mib=200 * 1024, cached_mib=201 * 1024, anon_mib=0, process_anon_mib=0)
+    assert any("files in memory" in gap for gap in once(with_ram(taken)).gaps)
+
+
+def test_who_only_asks_nvml_owns_no_memory() -> None:
+    """nvtop and exporters have each GPU's node open, CUDA's never; a CUDA program that the driver lists late has it."""
+    nodes = frozenset({"nvidiactl", *(f"nvidia{i}" for i in range(8))})
+    cards = tuple(b.gpu(i, used_mib=Known(80_000 if i == 2 else 0)) for i in range(8))
+    watcher = b.process(7100, "nvtop", holds=nodes)
+    assert signals(stuck(b.healthy_snapshot(gpus=cards, processes=(watcher,)))) == ["gpu-memory-held"]
+    for changes in ({"holds": nodes | {"nvidia-uvm"}}, {"holds_known": False}):
+        job = replace(watcher, **changes)
+        assert "gpu-memory-held" not in signals(stuck(b.healthy_snapshot(gpus=cards, processes=(job,))))
+
+
 def test_the_configuration_overrides_the_baseline() -> None:
     little = b.ram(available_mib=400 * 1024, anon_mib=0, process_anon_mib=0, slab_mib=58 * 1024)
     said = b.target(expect=(("ram_available", 395 * 1024),))

@@ -338,3 +338,12 @@ def test_evidence_has_no_secrets_and_says_what_is_missing(start, agent):
 def test_no_valid_request_is_an_answer(agent):
     report = agent("no-such-act", sys.executable)
     assert not report.one("done").flag("ok")
+
+
+def test_caches_that_meminfo_does_not_name(agent, tmp_path):
+    arc, zram = tmp_path / "proc/spl/kstat/zfs", tmp_path / "sys/block/zram0"
+    for folder in (arc, zram, tmp_path / "sys/block/vda"):
+        folder.mkdir(parents=True)
+    (arc / "arcstats").write_text("13 1 0x01\nname type data\nhits 4 77\nsize            4    1073741824\n")
+    (zram / "mm_stat").write_text("  4096  74  1048576  0  1048576  0  0  0  0\n")
+    assert agent("look", root=str(tmp_path)).one("ram").number("cache") == 1024 * 1024 + 1024

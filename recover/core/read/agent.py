@@ -113,7 +113,7 @@ def _ram(report: Report) -> Reading[Ram]:
     if row is None:
         return report.missing("ram")
     anon = sum(agent_processes.anon_kib(item) for item in report.table("procs"))
-    return procfs.ram(row.whole("text"), anon)
+    return procfs.ram(row.whole("text"), anon, row.number("cache"))
 
 
 def _kernel(report: Report) -> Reading[tuple[KernelLine, ...]]:

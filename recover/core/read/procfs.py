@@ -26,7 +26,7 @@ def meminfo(text: str) -> dict[str, int]:
     return {name: int(value) for name, value in _FIELD.findall(text) if len(value) < 19}
 
 
-def ram(text: str, process_anon_kib: int) -> Reading[Ram]:
+def ram(text: str, process_anon_kib: int, other_cache_kib: int = 0) -> Reading[Ram]:
     """Total and available must be there; without them there is no reading of memory at all."""
     kib = meminfo(text)
     if "MemTotal" not in kib or "MemAvailable" not in kib:
@@ -54,6 +54,7 @@ def ram(text: str, process_anon_kib: int) -> Reading[Ram]:
             hugepages_free=kib.get("HugePages_Free", 0),
             hugepage_kib=kib.get("Hugepagesize", 2048) or 2048,
             process_anon_mib=process_anon_kib // 1024,
+            cache_mib=mib("Zswap") + other_cache_kib // 1024,
         )
     )
 

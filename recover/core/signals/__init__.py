@@ -34,6 +34,7 @@ SIGNALS: tuple[Callable[[Look], Signs], ...] = (
     memory.leftovers,
     memory.unowned_ram,
     memory.ram_below_baseline,
+    memory.memory_files,
     server.unproved_server,
     processes.unseen_handles,
     hypervisor.our_limits,

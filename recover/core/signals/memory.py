@@ -7,11 +7,13 @@ unowned RAM above 16 GiB or 5 % is a symptom, since nobody knows what is normal 
 
 from __future__ import annotations
 
+from recover.core.engines import OTHER
 from recover.core.groups import in_container, uuid_of
 from recover.core.look import Gap, Look, Signs, gib, on_gpu, watch
-from recover.core.ram import free_enough, ram_expected, unowned, unowned_limit
+from recover.core.ram import blind_tolerance_mib, free_enough, ram_expected, unowned, unowned_limit
 from recover.model.gpu import Condition, Gpu
-from recover.model.process import Health
+from recover.model.memory import LeftoverKind, Ram
+from recover.model.process import Group, Health
 from recover.model.reading import Known
 from recover.model.verdict import Finding, Scope
 from recover.steps.container import is_monitor
@@ -57,7 +59,19 @@ def _owned(look: Look, gpu: Gpu) -> bool:
     listed = look.listed(gpu)
     if any(not p.plain_zombie for p in listed):
         return True
-    return any(not g.protected for g in look.groups_on(uuid_of(gpu)))
+    return any(not g.protected and not _watches(look, g) for g in look.groups_on(uuid_of(gpu)))
+
+
+def _watches(look: Look, group: Group) -> bool:
+    """Whoever asks NVML has all nodes open, but CUDA's own, and the driver lists it nowhere: it has no memory there."""
+    if group.engine != OTHER.name or in_container(look.snapshot):
+        return False
+    processes = [part.process for part in look.parts[group.key]]
+    if any("nvidia-uvm" in p.holds or not p.holds_known for p in processes):
+        return False
+    lists = [g.processes.value for g in look.gpus if isinstance(g.processes, Known)]
+    listed = {row.pid for rows in lists for row in rows}
+    return len(lists) == len(look.gpus) and not listed & {p.pid for p in processes}
 
 
 def _explained(gpu: Gpu, used: int) -> bool:
@@ -154,7 +168,7 @@ def ram_below_baseline(look: Look) -> Signs:
     ram, expected = look.ram, ram_expected(look.snapshot, look.baseline)
     if ram is None or expected is None or look.working or look.broken or not look.processes_known:
         return
-    missing = expected - ram.available_mib - ram.process_anon_mib - _known_objects(look)
+    missing = expected - ram.available_mib - ram.process_anon_mib - _known_objects(look) - _set_aside(look, ram)
     inside = in_container(look.snapshot)
     if free_enough(missing, ram) or (not inside and unowned(ram) > unowned_limit(ram, look.baseline)):
         return
@@ -165,6 +179,27 @@ def ram_below_baseline(look: Look) -> Signs:
 
 
 def _known_objects(look: Look) -> int:
-    guest = look.guest
+    """Files in memory, wherever they are mounted, are somebody's: a restart would be their end, not their cure."""
+    guest, ram = look.guest, look.ram
     items = guest.leftovers.value if guest is not None and isinstance(guest.leftovers, Known) else ()
-    return sum(item.size_mib for item in items)
+    huge = sum(item.size_mib for item in items if item.kind is LeftoverKind.HUGETLB_FILE)
+    named = sum(item.size_mib for item in items if item.kind is not LeftoverKind.HUGETLB_FILE)
+    files = 0 if ram is None else ram.shmem_mib - (look.baseline.shmem_mib if look.baseline is not None else 0)
+    return huge + max(named, files)
+
+
+def _set_aside(look: Look, ram: Ram) -> int:
+    """What an administrator or the kernel keeps: free huge pages, caches that meminfo does not know, the balloon."""
+    base = look.baseline.hugepages_free if look.baseline is not None else 0
+    huge = max(0, ram.hugepages_free - base) * ram.hugepage_kib // 1024
+    return huge + ram.cache_mib + (ram.balloon_mib.value if isinstance(ram.balloon_mib, Known) else 0)
+
+
+def memory_files(look: Look) -> Signs:
+    """Said, as a person may wonder where the RAM is; whose they are is not known, so it is no reason to doubt."""
+    ram = look.ram
+    if ram is None or look.working or look.broken:
+        return
+    size = ram.shmem_mib - (look.baseline.shmem_mib if look.baseline is not None else 0)
+    if size > blind_tolerance_mib(ram.total_mib):
+        yield Gap(f"files in memory (tmpfs, /dev/shm) hold {gib(size)}: they are left alone", matters=False)

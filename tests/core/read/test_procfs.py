@@ -29,6 +29,12 @@ def test_units_and_pages():
     assert found.value.unowned_mib == 459776 - 10240 - 1 - 2048 - 1024 - 512 - 4096
 
 
+def test_what_the_kernel_keeps_beside_its_page_cache_has_an_owner():
+    plain, cached = ram(TEXT, 1048576), ram(TEXT + "Zswap: 2097152 kB\n", 1048576, 1048576)
+    assert isinstance(plain, Known) and isinstance(cached, Known)
+    assert plain.value.unowned_mib - cached.value.unowned_mib == 3072
+
+
 @pytest.mark.parametrize("text", ["", "MemTotal: 5 kB", "MemAvailable: 5 kB", "MemTotal: x kB\nMemAvailable: 5 kB"])
 def test_without_totals_there_is_no_reading(text):
     assert isinstance(ram(text, 0), Unknown)
