@@ -20,7 +20,7 @@ from recover.edge.evidence import EvidenceFolder, NoEvidence
 from recover.edge.inventory import Unresolved, resolve
 from recover.edge.playbooks import PlaybookProblem, read_playbook, shipped_playbooks
 from recover.edge.store.baselines import load_baseline, save_baseline
-from recover.edge.store.cases import DAY_S, Case, disruptions_since, to_resume
+from recover.edge.store.cases import DAY_S, Case, disruptions_since, minutes_taken, to_resume
 from recover.edge.store.folder import StateFolder, StateProblem, state_folder
 from recover.edge.store.journal import FileJournal, JournalDamaged
 from recover.edge.store.lock import Holder, TargetLock
@@ -171,7 +171,7 @@ class App:
         except StateProblem as error:
             raise UsageProblem((str(error),)) from None
 
-    def wire(self, target: Target, playbook: Playbook, flags: Flags) -> Wired:
+    def wire(self, target: Target, playbook: Playbook, flags: Flags, *, acts: bool = True) -> Wired:
         """Adapters for one target. Nothing is connected before the first look."""
         from recover.edge.connections import Connections
 
@@ -186,6 +186,7 @@ class App:
             apply_pending=flags.apply_pending,
             assume_hung=flags.assume_hung,
             approved=flags.approve,
+            took=self._took(target) if acts else (),
         )
         return Wired(
             target=target,
@@ -199,9 +200,16 @@ class App:
             baseline=baseline,
         )
 
+    def _took(self, target: Target) -> tuple[tuple[str, float, int], ...]:
+        """A journal that can't be read must not keep us from recovering: then the estimate is from the size."""
+        try:
+            return minutes_taken(self.state, target.name)
+        except (JournalDamaged, OSError):
+            return ()
+
     def eyes(self, target: Target, playbook: Playbook, look_s: float, *, steady: bool = True) -> Eyes:
         """For commands that only look. Nothing is connected before the first look."""
-        wired = self.wire(target, playbook, Flags(look_s=look_s, steady=steady))
+        wired = self.wire(target, playbook, Flags(look_s=look_s, steady=steady), acts=False)
         return Eyes(target, wired.playbook.limits, wired.clock, wired.observer, wired.close)
 
     def recover(self, wired: Wired, gate: Gate, view: View, flags: Flags) -> Result:

@@ -49,6 +49,7 @@ class Context:
     approved: Scope | None = None  # how far --approve consents
     host_booted_at: int | None = None
     over: frozenset[str] = frozenset()  # runs of this target that can't be going on: we hold the lock that they had
+    took: tuple[tuple[str, float, int], ...] = ()  # (step, minutes, of so many past runs of this target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +274,16 @@ def _fragile(case: Case) -> Refuse | None:
     return None
 
 
+def _protection(case: Case) -> Refuse | None:
+    """Proxmox only keeps such a guest from being removed; who set it wants to be asked before more is done to it."""
+    hypervisor, approved = _hypervisor(case), case.context.approved
+    assert isinstance(hypervisor.config, Known)  # _config comes first
+    if not hypervisor.config.value.protection or (approved is not None and approved >= case.step.scope):
+        return None
+    why = f"guest {hypervisor.vmid} has the protection flag"
+    return Refuse("protection", why, f"ask who set it, and say --approve {case.step.scope.word}")
+
+
 # Who would be hit
 
 
@@ -300,6 +311,7 @@ GUARDS: tuple[Guard, ...] = (
     Guard("held", "always", _held, "two runs would undo each other"),
     Guard("identity-unproved", "hypervisor", _unproved_guest, "another guest would be stopped"),
     Guard("config", "hypervisor", _config, "nothing is known of its devices"),
+    Guard("protection", "hypervisor", _protection, "somebody wants to be asked first"),
     Guard("lock", "hypervisor", _lock, "Proxmox would refuse, and it protects somebody's work"),
     Guard("tasks", "hypervisor", _tasks, "somebody works on it, or just did"),
     Guard("ha", "hypervisor", _ha, "HA would act against us or not at all"),

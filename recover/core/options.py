@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from recover.core.blast import blast
 from recover.core.guards import Context, refusal
 from recover.core.identity import identity
-from recover.model.act import Line, OnHost, Pass, Refuse, RemoveLeftovers, ResetGpu, Signal, StopService, WakeGpu
+from recover.model.act import Blast, Line, OnHost, Pass, Refuse, RemoveLeftovers, ResetGpu, Signal, StopService, WakeGpu
 from recover.model.hypervisor import Hypervisor
 from recover.model.ladder import Playbook, Ready, Rung, RungOption, Step, Value
 from recover.model.snapshot import Channel, Snapshot
@@ -56,7 +57,14 @@ def _offer(snapshot: Snapshot, diagnosis: Diagnosis, rung: Rung, step: Step, con
     if isinstance(plan, Refuse):
         return plan
     reaches = tuple(dict.fromkeys(f.signal for f in findings if _works_on(snapshot, step, plan, f)))
-    return Ready(plan, blast(snapshot, step.scope, plan), reaches or ((DRAIN,) if drain else ()))
+    return Ready(plan, _blast(snapshot, step, plan, context), reaches or ((DRAIN,) if drain else ()))
+
+
+def _blast(snapshot: Snapshot, step: Step, line: Line, context: Context) -> Blast:
+    """With the minutes that past runs of this target took, where there are any."""
+    hits = blast(snapshot, step.scope, line)
+    took = next(((minutes, runs) for name, minutes, runs in context.took if name == step.name), None)
+    return hits if took is None else replace(hits, minutes=took[0], past_runs=took[1])
 
 
 def within_reach(step: Step, finding: Finding) -> bool:

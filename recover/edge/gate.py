@@ -130,7 +130,8 @@ class TerminalGate:
 def question(target: str, attempt: Try, blast: Blast) -> list[str]:
     """What will be done and to whom, in plain words, with the expected minutes."""
     again = f", try {attempt.attempt}" if attempt.attempt > 1 else ""
-    lines = ["", f"{clean(target)}: {attempt.step}{again} (scope {attempt.scope.word}, {about(blast.minutes)})"]
+    minutes = about(blast.minutes, blast.past_runs)
+    lines = ["", f"{clean(target)}: {attempt.step}{again} (scope {attempt.scope.word}, {minutes})"]
     lines.append(f"  Why: {clean(attempt.why)}")
     lines += [f"  It will: {clean(word)}" for word in grouped(attempt.line.words)]
     lines += [f"  Hits {clean(line)}" for line in hit_lines(blast.hits)]

@@ -387,3 +387,4 @@ class Blast:
     scope: Scope
     hits: tuple[Hit, ...]
     minutes: float
+    past_runs: int = 0  # how many runs of this target say so; 0: an estimate from its size

@@ -246,3 +246,9 @@ def test_who_works_there_must_be_told_where_it_could_be():
     assert named(look(guest=b.guest(processes=DENIED))) == "bystanders"
     assert named(look(guest=b.guest(processes=Unknown(Why.TIMEOUT)))) == ""
     assert named(look(guest=MUTE)) == ""
+
+
+def test_a_protected_guest_is_asked_for_by_name():
+    assert named(look({"protection": True})) == "protection"
+    assert named(look({"protection": True}), approved=Scope.VM) == ""
+    assert named(look({"protection": True}), KILL) == ""

@@ -66,6 +66,7 @@ def test_one_option_per_rung_in_order():
         (4, "reset-gpu"),
         (5, "reboot-guest"),
         (6, "power-cycle-vm"),
+        (7, "restart-container"),
     ]
     assert [o.scope for o in found] == sorted(o.scope for o in found)
 
@@ -201,3 +202,15 @@ def test_what_is_ready_does_something_about_a_curable_finding_and_nothing_to_the
             assert {g.health for g in groups} <= {Health.DEAD, Health.HUNG}
         if option.step == "power-cycle-vm":
             assert startable(hypervisor) is None
+
+
+def test_minutes_are_those_of_past_runs_where_there_are_any():
+    snapshot = look(group(5000, health=Health.DEAD))
+    plain = options(snapshot, diagnosis(dead(group(5000).key)), shipped("hung-server"), Context())
+    known = options(snapshot, diagnosis(dead(group(5000).key)), shipped("hung-server"),
+                    Context(took=(("end-workers", 7.5, 3),)))  # fmt: skip
+    offers = {o.step: o.offer for o in known}
+    assert isinstance(offers["end-workers"], Ready), offers
+    assert (offers["end-workers"].blast.minutes, offers["end-workers"].blast.past_runs) == (7.5, 3)
+    before = {o.step: o.offer for o in plain}["end-workers"]
+    assert isinstance(before, Ready) and before.blast.past_runs == 0

@@ -12,12 +12,12 @@ import pytest
 
 from recover.core.history import fold
 from recover.edge.store.baselines import load_baseline, save_baseline
-from recover.edge.store.cases import RESUME_WITHIN_S, disruptions_since, to_resume
+from recover.edge.store.cases import RESUME_WITHIN_S, disruptions_since, minutes_taken, to_resume
 from recover.edge.store.folder import StateFolder, StateProblem, safe_name, state_folder, write_atomically
 from recover.edge.store.journal import FileJournal, JournalDamaged, follow_entries, read_entries
 from recover.edge.store.lock import Holder, TargetLock
 from recover.model.act import Outcome, StartVm, StopVm, VmRef
-from recover.model.record import Acted, Acting, Began, Closed, End, EndKind, Entry, Opened
+from recover.model.record import Acted, Acting, Began, Closed, End, Ended, EndKind, Entry, Opened
 from recover.model.snapshot import Baseline
 from recover.model.verdict import Scope
 
@@ -204,6 +204,18 @@ def test_a_closed_run_is_over(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
     _run(state, "a", [opened(run="a"), closed()])
     assert to_resume(state, "node-174", 1101.0) is None
+
+
+def test_past_runs_tell_how_long_a_step_takes(tmp_path: Path) -> None:
+    state = StateFolder(tmp_path)
+    for i, seconds in enumerate((600.0, 60.0, 120.0)):
+        tried = Began(1001.0, 3, "power-cycle-vm", 1, Scope.VM)
+        ended = Ended(1001.0 + seconds, 3, "power-cycle-vm", 1, Outcome(True))
+        _run(state, f"{i}", [opened(run=f"{i}"), tried, ended, closed()])
+    failed = Ended(9000.0, 3, "power-cycle-vm", 1, Outcome(False, "no"))
+    _run(state, "x", [opened(run="x"), Began(1001.0, 3, "power-cycle-vm", 1, Scope.VM), failed, closed()])
+    assert minutes_taken(state, "node-174") == (("power-cycle-vm", 2.0, 3),)
+    assert minutes_taken(state, "another") == ()
 
 
 def test_disruptions_are_counted_over_runs(tmp_path: Path) -> None:

@@ -250,11 +250,21 @@ def _shared(raw: PveRaw, ours: tuple[HostPci, ...], other: Mapping[str, Any]) ->
     devices = {a for one in ours for a in one.addresses} & {a for one in theirs for a in one.addresses}
     groups = {g for one in ours for g in one.iommu_groups} & {g for one in theirs for g in one.iommu_groups}
     mappings = {one.mapping for one in ours if one.mapping} & {one.mapping for one in theirs}
+    fabric = _fabric(raw, {a for one in ours for a in one.addresses}, {a for one in theirs for a in one.addresses})
     nodes = shared_nodes(nvidia_nodes(known_or(object_of(raw.config), {})), nvidia_nodes(other))
     return (
         *sorted(devices), *(f"iommu group {g}" for g in sorted(groups)), *(f"mapping {m}" for m in sorted(mappings)),
-        *sorted(nodes),
+        *sorted(nodes), *fabric,
     )  # fmt: skip
+
+
+def _fabric(raw: PveRaw, ours: set[str], theirs: set[str]) -> tuple[str, ...]:
+    """NVSwitches of one guest whose GPUs are another's: who restarts the one takes the other's NVLinks down."""
+    rows = map_known(raw.pci, pci_devices)
+    devices = rows.value if isinstance(rows, Known) else ()
+    switches, gpus = ({d.address for d in devices if getattr(d, word)} for word in ("nvswitch", "gpu"))
+    across = (switches & ours and gpus & theirs) or (switches & theirs and gpus & ours)
+    return ("the NVLink fabric (NVSwitch " + ", ".join(sorted(switches & (ours | theirs))) + ")",) if across else ()
 
 
 def addresses(reading: Reading[Any]) -> tuple[str, ...]:

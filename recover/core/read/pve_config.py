@@ -30,6 +30,15 @@ class PciDevice:
     address: str  # "0000:41:00.0"
     ids: str  # "10de:2bb1"
     group: int | None  # None: no IOMMU
+    kind: str = ""  # class, four hex digits: "0302"
+
+    @property
+    def nvswitch(self) -> bool:
+        return self.ids.startswith("10de:") and self.kind == "0680"
+
+    @property
+    def gpu(self) -> bool:
+        return self.ids.startswith("10de:") and self.kind.startswith("03")
 
 
 def properties(text: str, default: str = "") -> dict[str, str]:
@@ -64,7 +73,10 @@ def pci_devices(rows: object) -> tuple[PciDevice, ...]:
         said = number(row.get("iommugroup"), -1)
         return said if said >= 0 else None
 
-    return tuple(PciDevice(str(r["id"]).lower(), ids(r), group(r)) for r in rows_of(rows) if "id" in r)
+    def kind(row: Mapping[str, Any]) -> str:
+        return str(row.get("class", "")).lower().removeprefix("0x")[:4]
+
+    return tuple(PciDevice(str(r["id"]).lower(), ids(r), group(r), kind(r)) for r in rows_of(rows) if "id" in r)
 
 
 def rows_of(value: object) -> list[Mapping[str, Any]]:

@@ -130,7 +130,7 @@ def _ladder(plan: Planned) -> list[str]:
 def _offer(option: RungOption) -> str:
     match option.offer:
         case Ready(blast=blast):
-            return f"{about(blast.minutes)}: could be tried"
+            return f"{about(blast.minutes, blast.past_runs)}: could be tried"
         case Pass(why):
             return f"of no use now: {why}"
         case Refuse(guard, why, lift):

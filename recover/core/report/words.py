@@ -28,9 +28,10 @@ def span(seconds: float) -> str:
     return f"{whole // 3600}:{whole % 3600 // 60:02}:{whole % 60:02} h"
 
 
-def about(minutes: float) -> str:
-    """An estimate for a person: "under 1 min", "about 7 min"."""
-    return "under 1 min" if minutes < 1 else f"about {minutes:.0f} min"
+def about(minutes: float, runs: int = 0) -> str:
+    """An estimate for a person: "under 1 min", "about 7 min"; `runs`: of so many runs before."""
+    said = "under 1 min" if minutes < 1 else f"about {minutes:.0f} min"
+    return said + (f" as in {count(runs, 'past run')}" if runs else "")
 
 
 def count(number: int, word: str) -> str:

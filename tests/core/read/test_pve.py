@@ -266,6 +266,22 @@ def test_neighbours_and_what_they_share():
     ]
 
 
+@pytest.mark.parametrize(("ours", "theirs", "shared"), [
+    ("41:00.0", "c1:00.0", True), ("c1:00.0", "42:00.0", True), ("41:00.0", "42:00.0", False),
+    ("c1:00.0", "c2:00.0", False),
+])  # fmt: skip
+def test_nvswitches_of_one_guest_and_gpus_of_another(ours: str, theirs: str, shared: bool):
+    switches = [{**row(f"0000:c{i}:00.0", 30 + i, "0x22a3"), "class": "0x068000"} for i in (1, 2)]
+    gpus = [row("0000:41:00.0", 14), row("0000:42:00.0", 15)]
+    rows = [{"type": "qemu", "vmid": v, "node": "pve1", "status": "running"} for v in (174, 175)]
+    found = hypervisor(raw(
+        config=Known({"hostpci0": ours}), pci=Known([*gpus, *switches]), resources=Known(rows),
+        others=((175, Known({"hostpci0": theirs})),),
+    )).neighbours  # fmt: skip
+    assert isinstance(found, Known)
+    assert any("NVLink fabric" in word for word in found.value[0].shares) is shared
+
+
 def test_a_neighbour_whose_configuration_is_hidden_leaves_it_open():
     rows = Known([{"type": "qemu", "vmid": 175, "node": "pve1", "status": "running"}])
     hidden = hypervisor(
