@@ -23,6 +23,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "probe": ("look", "One look at a target, as JSON. Changes nothing."),
     "explain": ("explain", "What pasted logs, tables and errors mean, and what cures each."),
     "baseline": ("baseline", "How a target looks when nothing runs on it: save, show, propose."),
+    "preflight": ("preflight", "Would this launch fit that machine? Proved from the engine's source installed there."),
+    "budget": ("budget", "How large a host cache may be: the figures, the formula, the largest safe value."),
     "targets": ("targets", "The GPU guests on the clusters: host, address, devices, neighbours. Changes nothing."),
     "doctor": ("doctor", "Whether a recovery could be done: each failure with its fix. Changes nothing."),
     "rehearse": ("rehearse", "The whole climb against a simulated machine."),

@@ -41,6 +41,9 @@ class FastClock:
 
 
 class _NoConnections:
+    def causes(self, snapshot: object, seconds: float) -> tuple[str, ...]:
+        return ()
+
     def collectors(self) -> tuple[Any, ...]:
         return ()
 
