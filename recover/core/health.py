@@ -12,14 +12,13 @@ from urllib.parse import urlsplit
 
 from recover.core import engines
 from recover.core.engines import BY_NAME, OTHER
-from recover.core.groups import main_of, with_health
-from recover.core.kinship import Part, ranks_of, storage_wait
+from recover.core.groups import with_health
+from recover.core.kinship import Part, storage_wait
 from recover.core.look import Look, Watch, age_s, gib, watch
-from recover.core.news import of_kind
 from recover.core.owners import container_of
-from recover.model.process import Group, Health, Process, Rank, ServerAnswer
+from recover.core.ranks import dead_by_its_own, hung_finding, kept, rank_watch, rank_words
+from recover.model.process import Group, Health, Rank, ServerAnswer
 from recover.model.reading import Known
-from recover.model.verdict import Finding, Scope
 
 GROWTH_MIB = 64  # less than this is noise of a process that does nothing
 YOUNG_S = 3600.0
@@ -45,134 +44,30 @@ def judge_all(look: Look) -> Look:
     return replace(look, groups=tuple(groups), watches=tuple(watches))
 
 
-def dead_finding(group: Group, why: str) -> Finding:
-    return _finding("dead-group", group, f"is dead: {why}")
-
-
-def hung_finding(group: Group, why: str) -> Finding:
-    return _finding("hung-group", group, f"is hung: {why}")
-
-
-def _finding(signal: str, group: Group, says: str) -> Finding:
-    evidence = [group.title, f"{len(group.members)} processes, owner {group.owner.kind} {group.owner.name}".rstrip()]
-    if group.distributed:
-        evidence.append("part of a server over several hosts: " + (", ".join(sorted(group.peer_hosts)) or "unknown"))
-    return Finding(signal, f"{group.engine} server {group.key} {says}", Scope.PROCESS, group.key, tuple(evidence))
-
-
 def _judge(look: Look, group: Group) -> Judged:
     if group.protected:
         return Judged(Health.LIVE, group.protected)
     parts = look.parts[group.key]
-    dead = _dead(look, group, parts)
-    if dead is not None:
-        return dead
-    if not BY_NAME.get(group.engine, OTHER).serves:
-        return Judged(Health.LIVE, "no health question is known for it")
-    judged = _by_answer(look, group, parts)
+    if dead := dead_by_its_own(look, group, parts):
+        return Judged(Health.DEAD, dead)
+    serves = BY_NAME.get(group.engine, OTHER).serves
+    judged = _by_answer(look, group, parts) if serves else Judged(Health.LIVE, "no health question is known for it")
+    held = kept(look, group, parts) if judged.health is Health.LIVE else ""
+    if held:
+        return Judged(Health.HUNG, hung_finding(group, held).says)
+    if not serves:
+        return judged
     stored = next((p.process for p in parts if storage_wait(p.process)), None)
     if stored is not None:  # it goes on when its storage does, see storage_hang; its time starts anew then
         why = f"pid {stored.pid} waits for storage ({storage_wait(stored)})"
         hung = judged.health is Health.HUNG
         judged = Judged(Health.LIVE if hung else judged.health, why if hung else judged.why)
-    ranks = _rank_watch(look, group, parts)
+    ranks = rank_watch(look, group, parts)
     if ranks is None:
         return judged
     if look.ripe(ranks.symptom):
-        return Judged(Health.DEAD, _rank_words(group, parts), (*judged.watches, ranks))
+        return Judged(Health.DEAD, rank_words(group, parts), (*judged.watches, ranks))
     return replace(judged, watches=(*judged.watches, ranks))
-
-
-# ---------------------------------------------------------------------------------------------------- dead
-
-
-def _dead(look: Look, group: Group, parts: tuple[Part, ...]) -> Judged | None:
-    engine = BY_NAME.get(group.engine, OTHER)
-    table = {p.pid: p for p in look.processes}
-    main = main_of(parts, table)
-    workers = ranks_of(parts)
-    needed = [] if engine.lone else workers
-    core = needed + ([main] if main is not None else []) if engine is not OTHER else [p.process for p in parts]
-    for process in core:
-        if process.dead_leader:
-            where = f" waits in {process.thread_wchans[0]}" if process.thread_wchans else " lives on"
-            return Judged(
-                Health.DEAD,
-                f"pid {process.pid} ({process.comm}) is defunct, but a thread of it{where} and holds everything",
-            )
-    gone = [w for w in needed if w.plain_zombie]
-    if gone and not _replaced(group, parts):
-        return Judged(Health.DEAD, f"{len(gone)} of {len(workers)} ranks are defunct (pid {gone[0].pid})")
-    if main is not None and main.plain_zombie:
-        return Judged(Health.DEAD, f"its main process {main.pid} is defunct")
-    complete = look.guest is not None and look.guest.complete
-    visible = all(w.ppid <= 1 or w.ppid in table for w in workers)  # a parent that is not shown lives all the same
-    if main is None and workers and engine.orphans_die and complete and visible:
-        return Judged(Health.DEAD, f"{len(workers)} of its ranks run on without a main process")
-    killed = _oom_rank(look, group, parts)
-    if killed:
-        return Judged(Health.DEAD, killed)
-    return None
-
-
-def _replaced(group: Group, parts: tuple[Part, ...]) -> bool:
-    """Whether all ranks that were asked for live beside defunct ones."""
-    asked = engines.ranks_asked(group.launch, BY_NAME.get(group.engine, OTHER))
-    return asked is not None and _living_ranks(group, parts) >= (expected_ranks(group) or asked)
-
-
-def _oom_rank(look: Look, group: Group, parts: tuple[Part, ...]) -> str:
-    """The OOM killer named a rank of this engine while the group ran, and a rank is missing."""
-    if _rank_watch(look, group, parts) is None:
-        return ""
-    oldest = min(p.process.id.start for p in parts) / 100
-    for kill in of_kind(look.events, "oom-kill"):
-        named = bool(kill.name) and any(rank.startswith(kill.name) for rank in BY_NAME[group.engine].ranks)
-        if kill.usec / 1e6 > oldest and named:
-            return f"the kernel killed its rank {kill.pid} ({kill.name}) for want of memory"
-    return ""
-
-
-def expected_ranks(group: Group) -> int | None:
-    """The fewest ranks that its flags ask for on this host; None if they do not say."""
-    engine = BY_NAME.get(group.engine, OTHER)
-    if group.tp is None or not engine.ranks:
-        return None
-    pp = engines.number(group.launch, engine.pp_flags) or 1
-    nodes = engines.number(group.launch, ("--nnodes", "-n")) or 1
-    return max(1, group.tp * pp // nodes)
-
-
-def _living_ranks(group: Group, parts: tuple[Part, ...]) -> int:
-    """Living ranks, with children that may become one: they get their title only when they have loaded."""
-    named = [p for p in ranks_of(parts) if not p.plain_zombie]
-    if group.engine == "vllm" and (expected_ranks(group) or 1) > 1:
-        # With several ranks the engine core holds no GPU; with Ray as its executor the ranks are Ray's processes.
-        named = [p for p in named if "::EngineCor" not in engines.words_of(p)]
-    nameless = [p.process for p in parts if p.rank is not Rank.MAIN and (not p.named or p.rank is Rank.NONE)]
-    return len(named) + sum(1 for p in nameless if _may_be_rank(p))
-
-
-def _may_be_rank(process: Process) -> bool:
-    return not process.plain_zombie and (engines.spawned_child(process) or bool(process.holds))
-
-
-def _rank_words(group: Group, parts: tuple[Part, ...]) -> str:
-    return f"{_living_ranks(group, parts)} of {expected_ranks(group)} ranks are alive"
-
-
-def _rank_watch(look: Look, group: Group, parts: tuple[Part, ...]) -> Watch | None:
-    """Fewer ranks than the flags ask for. None at all: it has not come so far, or it is a single process."""
-    expected = expected_ranks(group)
-    living = _living_ranks(group, parts)
-    complete = look.guest is not None and look.guest.complete
-    if expected is None or living >= expected or living == 0 or not complete:
-        return None
-    finding = dead_finding(group, _rank_words(group, parts))
-    return watch(f"ranks:{group.key}", -living, 1, look.limits.ripens_s, finding)
-
-
-# ------------------------------------------------------------------------------------------------ answers
 
 
 def answer_of(look: Look, group: Group) -> ServerAnswer | None:

@@ -89,8 +89,12 @@ def holds_gpu(process: Process) -> bool:
     """Whether a GPU's own node is open or mapped, or the task waits inside the driver where nobody can look at it."""
     if any(GPU_NODE.match(name) for name in process.holds):
         return True
-    waits = (process.wchan, *process.thread_wchans)
-    return not process.holds_known and process.state == "D" and any(_DRIVER_WAIT.search(w) for w in waits)
+    return not process.holds_known and process.state == "D" and bool(driver_wait(process))
+
+
+def driver_wait(process: Process) -> str:
+    """The function of the NVIDIA driver in which a task of it waits, or nothing."""
+    return next((w for w in (process.wchan, *process.thread_wchans) if _DRIVER_WAIT.search(w)), "")
 
 
 def storage_wait(process: Process) -> str:

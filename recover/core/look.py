@@ -25,6 +25,7 @@ from recover.model.verdict import Finding, Scope, Symptom
 TICKS = 100  # USER_HZ: what /proc counts in, on every architecture that has these GPUs
 BOOT_S = 600.0  # eight GPUs behind a slow start needed up to ten minutes (nvrc issue 159)
 GPU_TOLERANCE_MIB = 16  # idle figures of 0 to 14 MiB were seen on healthy cards
+TICKS_QUANTUM = 10  # 0.1 s of CPU: unpinning and pinning burn more than that in any second
 MIG_TOLERANCE_MIB = 128  # an empty MIG instance shows about 11 MiB, seven fit on a card
 
 
@@ -143,6 +144,17 @@ class Look:
 
 def age_s(process: Process, uptime_s: float) -> float:
     return max(0.0, uptime_s - process.id.start / TICKS)
+
+
+def d_symptom(process: Process, ripens_s: float, finding: Finding) -> Symptom:
+    """D without any CPU time used."""
+    return Symptom(f"d:{process.id}", -process.cpu_ticks, TICKS_QUANTUM, ripens_s, finding)
+
+
+def kill_symptom(process: Process, ripens_s: float, finding: Finding) -> Symptom:
+    """A pending SIGKILL that does nothing. R may spin: its CPU time proves nothing."""
+    level = -process.cpu_ticks if process.state == "D" else process.rss_mib
+    return Symptom(f"kill:{process.id}", level, TICKS_QUANTUM, ripens_s, finding)
 
 
 def watch(key: str, level: int, quantum: int, ripens_s: float, finding: Finding) -> Watch:

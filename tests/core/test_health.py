@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -190,6 +191,38 @@ def test_a_server_whose_storage_pauses_is_not_hung(wchan: str) -> None:
     assert set(signals(found)) == {"storage-hang"}
     assert {f.cure for f in found.findings} == {None}
     assert found.ripening == ()  # nobody waits for what cannot get better by waiting
+
+
+# ------------------------------------------------------------------------------------- what the kernel keeps
+
+IN_DRIVER = {"state": "D", "wchan": "os_acquire_mutex"}
+
+
+def kept(*processes: Process, looks: int = 5, **changes: object) -> list[str]:
+    return signals(stuck(b.serving_snapshot(processes=processes, servers=(), **changes), looks))
+
+
+@pytest.mark.parametrize(
+    "changes", [IN_DRIVER, {**IN_DRIVER, "sigkill_pending": True}, {"state": "R", "sigkill_pending": True}]
+)
+def test_what_the_kernel_keeps_is_nobodys_work_that_a_restart_would_end(changes: dict[str, Any]) -> None:
+    """A stuck nvidia-smi, or a job that ignores SIGKILL, was a bystander of the restart that alone ends it."""
+    smi = b.process(7000, "/usr/bin/nvidia-smi", holds=b.holding(0), holds_known="wchan" not in changes, **changes)
+    assert "hung-group" in kept(smi)
+    assert "hung-group" not in kept(smi, looks=2)
+
+
+def test_one_rank_that_the_kernel_keeps_hangs_its_server_and_no_other_job() -> None:
+    ranks = tuple(replace(p, **IN_DRIVER) if p.title.endswith("TP3") else p for p in b.sglang_group())
+    assert "hung-group" in kept(*ranks)
+    one = b.process(7001, "python3 train.py", ppid=7000, holds=b.holding(1), **IN_DRIVER)
+    two = b.process(7002, "python3 train.py", ppid=7000, holds=b.holding(2))
+    assert "hung-group" not in kept(b.process(7000, "python3 sweep.py"), one, two)
+
+
+def test_a_server_that_answers_is_not_hung_by_one_look_at_a_wait() -> None:
+    ranks = tuple(replace(p, **IN_DRIVER) if p.title.endswith("TP3") else p for p in b.sglang_group())
+    assert "hung-group" not in signals(stuck(b.serving_snapshot(processes=ranks), 5))
 
 
 # ---------------------------------------------------------------------------------------------------- dead

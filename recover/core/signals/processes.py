@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
-from recover.core.kinship import STORAGE, holds_gpu, storage_wait
-from recover.core.look import Gap, Look, Signs, Watch, watch
+from recover.core.kinship import STORAGE, driver_wait, holds_gpu, storage_wait
+from recover.core.look import TICKS_QUANTUM, Gap, Look, Signs, Watch, d_symptom, kill_symptom, watch
 from recover.model.process import Process
 from recover.model.verdict import Finding, Scope
 from recover.steps.leftovers import fuse_words
-
-_DRIVER = re.compile(r"nvidia|uvm_|^rm_|^os_acquire|^nv_", re.IGNORECASE)
-_TICKS_QUANTUM = 10  # 0.1 s of CPU: unpinning and pinning burn more than that in any second
 
 
 def uninterruptible(look: Look) -> Signs:
@@ -33,7 +29,7 @@ def uninterruptible(look: Look) -> Signs:
             (_words(process),),
         )
         if group is None or not group.protected:
-            yield _doubted(look, watch(f"d:{process.id}", -process.cpu_ticks, _TICKS_QUANTUM, ripens, finding))
+            yield _doubted(look, Watch(d_symptom(process, ripens, finding)))
 
 
 def _doubted(look: Look, seen: Watch) -> Watch:
@@ -53,7 +49,6 @@ def unkillable(look: Look) -> Signs:
         group = look.group_of(process.id)
         if group is None and not holds_gpu(process) and not _in_driver(process):
             continue
-        level = -process.cpu_ticks if process.state == "D" else process.rss_mib
         finding = Finding(
             "unkillable-process",
             f"pid {process.pid} ({process.comm}) ignores SIGKILL in state {process.state}{_where(process)}",
@@ -62,7 +57,7 @@ def unkillable(look: Look) -> Signs:
             (_words(process),),
             at_least=None if _network_storage(process) else Scope.GUEST,
         )
-        yield watch(f"kill:{process.id}", level, _TICKS_QUANTUM, look.limits.ripens_s, finding)
+        yield Watch(kill_symptom(process, look.limits.ripens_s, finding))
 
 
 def storage_hang(look: Look) -> Signs:
@@ -79,7 +74,7 @@ def storage_hang(look: Look) -> Signs:
             (_words(process), *(fuse_words(look.guest.stuck_fuse) if look.guest is not None else ())),
         )
         yield _doubted(
-            look, watch(f"storage:{process.id}", -process.cpu_ticks, _TICKS_QUANTUM, look.limits.ripens_s, finding)
+            look, watch(f"storage:{process.id}", -process.cpu_ticks, TICKS_QUANTUM, look.limits.ripens_s, finding)
         )
 
 
@@ -107,7 +102,7 @@ def _network_storage(process: Process) -> bool:
 
 
 def _in_driver(process: Process) -> bool:
-    return any(_DRIVER.search(w) for w in _waits(process))
+    return bool(driver_wait(process))
 
 
 def _where(process: Process) -> str:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from recover.core.engines import BY_NAME, OTHER
 from recover.core.groups import fingerprint
-from recover.core.health import dead_finding, hung_finding
 from recover.core.look import Gap, Look, Signs
+from recover.core.ranks import dead_finding, hung_finding
 from recover.model.process import Group, Health, Rank
 from recover.model.verdict import Finding
 
