@@ -23,6 +23,7 @@ from recover.model.reading import Known
 GROWTH_MIB = 64  # less than this is noise of a process that does nothing
 YOUNG_S = 3600.0
 _CONTAINER_HELD = "its ports are in a network of its own"
+_FORWARDERS = frozenset({"docker-proxy", "rootlessport", "pasta", "passt", "slirp4netns", "systemd"})
 _NO_PORT = ("--headless", "--uds")  # servers that answer elsewhere, or nowhere
 
 
@@ -76,12 +77,24 @@ def answer_of(look: Look, group: Group) -> ServerAnswer | None:
     if guest is None:
         return None
     ports = {port for part in look.parts[group.key] for port in part.process.listens}
-    own = [a for a in guest.servers if _port(a) in ports]
+    own = [a for a in guest.servers if _port(a) in ports and not _contested(look, group, _port(a))]
     if not own and not ports:
         servers = [g for g in look.groups if BY_NAME.get(g.engine, OTHER).serves and not g.protected]
         taken = {port for p in look.processes for port in p.listens}
         own = [a for a in guest.servers if len(servers) == 1 and _port(a) not in taken]
     return max(own, key=lambda a: (a.tokens is not None, a.outcome == "answered"), default=None)
+
+
+def _contested(look: Look, group: Group, port: int) -> bool:
+    """Whether others listen on the same port, in another network or at another address: who answered is not known.
+
+    What listens in no container answers for the guest before what does; a forwarder only passes on.
+    """
+    members = {part.process.pid for part in look.parts[group.key]}
+    others = [p for p in look.processes if port in p.listens and p.pid not in members and p.pid != 1]
+    rivals = [p for p in others if p.comm not in _FORWARDERS]
+    boxed = any(container_of(part.process.cgroup) for part in look.parts[group.key])
+    return any(boxed or not container_of(p.cgroup) for p in rivals)
 
 
 def _port(answer: ServerAnswer) -> int:

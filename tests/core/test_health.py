@@ -155,6 +155,24 @@ def test_who_refuses_on_a_port_that_a_server_listens_on_is_somebody_else() -> No
         assert health(snapshot) is Health.LIVE
 
 
+def test_one_answer_is_not_two_servers_health() -> None:
+    """Containers have networks of their own, in which all may listen on the same port."""
+
+    def seen(cgroup: str, other: str, *more: Process) -> list[str]:
+        one = b.sglang_group(5000, tp=4, cgroup=cgroup, launch=(*b.LAUNCH[:5], "--tp", "4"))
+        two = b.sglang_group(6000, tp=4, gpu0=4, cgroup=other, launch=(*b.LAUNCH[:5], "--tp", "4", "--x"))
+        snapshot = b.serving_snapshot(processes=(*one, *two, *more), gpus=b.gpus(), servers=(b.answer(running=3),))
+        return [str(f.where) for f in stuck(snapshot, 6).findings]
+
+    boxes = [f"/system.slice/docker-{letter * 12}.scope" for letter in "ab"]
+    proxy = b.process(900, "/usr/bin/docker-proxy", comm="docker-proxy", listens=frozenset({b.PORT}))
+    assert seen(boxes[0], boxes[1], proxy) == []
+    assert seen(b.UNIT_CGROUP, "/system.slice/other.service") == []
+    assert seen(b.UNIT_CGROUP, boxes[1]) == ["5000@50000"]
+    lone = b.serving_snapshot(processes=(*b.sglang_group(cgroup=boxes[0]), proxy), servers=(b.answer(running=3),))
+    assert signals(stuck(lone, 6)) == ["hung-group"]
+
+
 @pytest.mark.parametrize(
     "command",
     [
