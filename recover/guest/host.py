@@ -84,11 +84,12 @@ def nodes_of(address: str) -> "list[str]":
     return found
 
 
-def config_answers(address: str) -> "Optional[bool]":
+def config_answers(address: str, wake: bool = False) -> "Optional[bool]":
     """None where it can't be asked without waking it, or where all ones are no sign (virtual functions)."""
     path = folder(address)
-    sleeps = read_or(path + "/power/runtime_status").strip() == "suspended"
-    if sleeps or read_or(path + "/power_state").strip() == "D3cold" or os.path.islink(path + "/physfn"):
+    sleeps = not wake and read_or(path + "/power/runtime_status").strip() == "suspended"
+    cold = not wake and read_or(path + "/power_state").strip() == "D3cold"
+    if sleeps or cold or os.path.islink(path + "/physfn"):
         return None
     fd = os.open(path + "/config", os.O_RDONLY)
     try:
@@ -97,9 +98,9 @@ def config_answers(address: str) -> "Optional[bool]":
         os.close(fd)
 
 
-def _hardware(address: str) -> "Callable[[Callable[[Any], None]], None]":
+def _hardware(address: str, wake: bool) -> "Callable[[Callable[[Any], None]], None]":
     def job(say: "Callable[[Any], None]") -> None:
-        answers = config_answers(address)
+        answers = config_answers(address, wake)
         said = {"answers": answers}  # type: dict[str, Any]
         if answers:
             path = folder(address) + "/"
@@ -111,9 +112,9 @@ def _hardware(address: str) -> "Callable[[Callable[[Any], None]], None]":
     return job
 
 
-def hardware(addresses: "list[str]", limit: Limit) -> "dict[str, dict[str, Any]]":
-    """What the devices themselves say; `late` where a question did not come back."""
-    children = {address: Child("config of " + address, _hardware(address)) for address in addresses}
+def hardware(addresses: "list[str]", limit: Limit, wake: bool = False) -> "dict[str, dict[str, Any]]":
+    """What the devices themselves say; `late` where a question did not come back. A look wakes nothing, a reset may."""
+    children = {address: Child("config of " + address, _hardware(address, wake)) for address in addresses}
     late = collect(list(children.values()), limit)
     found = {}
     for address, child in children.items():

@@ -49,7 +49,7 @@ def reset(request: "Answer") -> "Answer":
         _same_boot(request)
         _alone(addresses, request, how)
         _given_up(addresses)
-        before = host.hardware([a for a in addresses if os.path.isdir(host.folder(a))], limit.within(8.0))
+        before = host.hardware([a for a in addresses if os.path.isdir(host.folder(a))], limit.within(8.0), wake=True)
         began = True
         _HOW[how](addresses, limit, log)
         after = _answers(addresses, limit)
@@ -153,7 +153,7 @@ def _given_up(addresses: "list[str]") -> None:
     """Terminal: a device that the kernel gave up and that does not answer is not reset again and again."""
     lines = host.kernel_lines()
     marked = [a for a in addresses if host.gave_up(a, lines)]
-    said = host.hardware(marked, Limit(8.0)) if marked else {}
+    said = host.hardware(marked, Limit(8.0), wake=True) if marked else {}
     for address in marked:
         if said[address].get("answers") is not True:
             word = host.gave_up(address, lines)
@@ -291,7 +291,7 @@ _HOW = {"flr": _flr, "bus": _bus, "rescan": _rescan}
 
 
 def _answers(addresses: "list[str]", limit: Limit) -> "dict[str, Answer]":
-    said = host.hardware(addresses, Limit(min(10.0, max(2.0, limit.left))))
+    said = host.hardware(addresses, Limit(min(10.0, max(2.0, limit.left))), wake=True)
     silent = [a for a in addresses if said[a].get("late") or said[a].get("answers") is False]
     if silent:
         raise Failed("%s does not answer: its configuration reads all ones" % ", ".join(silent))
