@@ -16,6 +16,7 @@ from recover.edge.actuator.starts import CheckedStarts
 from recover.edge.boot import BootWatch
 from recover.edge.clock import SystemClock
 from recover.edge.evidence import Collector, Found
+from recover.edge.host import LOOK_S as LOOK_HOST_S
 from recover.edge.host import HostProbe
 from recover.edge.observer import CombinedObserver
 from recover.edge.probe import GuestProbe, ProbeSettings
@@ -152,7 +153,8 @@ class Connections:
 
     def observer(self, clock: SystemClock, baseline: Baseline | None, *, assume_hung: bool) -> CombinedObserver:
         hypervisor = self._look_hypervisor if self._client is not None else None
-        host = HostProbe(self.host_shell).look if self._hosts and self._client is not None else None
+        seconds = min(LOOK_HOST_S, self._look_s)
+        host = HostProbe(self.host_shell, seconds=seconds).look if self._hosts and self._client is not None else None
         return CombinedObserver(
             self._target,
             clock,
