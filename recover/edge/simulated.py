@@ -392,6 +392,7 @@ class SimulatedMachine:
         self.next_pid = 4000
         self.ranks: list[_Rank] = []
         self.generation = 0
+        self.how = fault.workers
         self.tokens = 1000
         if fault.workers != "none":
             self._launch(fault.workers)
@@ -412,6 +413,7 @@ class SimulatedMachine:
 
     def _launch(self, how: str) -> None:
         self.generation += 1
+        self.how = how
         start = 100000 + self.generation * 1000
         main = self._pid()
         orphaned = how in ("orphaned", "dead-leader")
@@ -443,9 +445,8 @@ class SimulatedMachine:
             self._launch(self.fault.workers)
 
     def _workers_now(self) -> str:
-        if self.generation > 1 and not (self.fault.comes_back_sick or self.fault.respawns):
-            return "healthy"
-        return self.fault.workers
+        """What runs now, or ran last: a server that was started again need not be like the one that failed."""
+        return self.how
 
     @property
     def cured(self) -> bool:

@@ -54,7 +54,7 @@ class _NoConnections:
 class SimulatedApp(App):
     """`faults`: target name -> what is wrong with it."""
 
-    def wire(self, target: Target, playbook: Playbook, flags: Flags) -> Wired:
+    def wire(self, target: Target, playbook: Playbook, flags: Flags, *, acts: bool = True) -> Wired:
         from dataclasses import replace
 
         clock = FastClock(self.speed)

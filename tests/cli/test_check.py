@@ -48,8 +48,8 @@ def test_looks_let_ripen_what_does_not_move(cli: Cli, machines: Machines) -> Non
 
 def test_nothing_is_written_and_no_actuator_is_made(cli: Cli, machines: Machines, tmp_path: Path) -> None:
     class Watched(SimulatedApp):
-        def wire(self, target: Target, playbook: Playbook, flags: Flags) -> Wired:
-            wired = super().wire(target, playbook, flags)
+        def wire(self, target: Target, playbook: Playbook, flags: Flags, *, acts: bool = True) -> Wired:
+            wired = super().wire(target, playbook, flags, acts=acts)
 
             def refuse() -> object:
                 raise AssertionError("check asked for an actuator")
@@ -69,8 +69,8 @@ class Slow(SimulatedApp):
 
     free = threading.Event()
 
-    def wire(self, target: Target, playbook: Playbook, flags: Flags) -> Wired:
-        wired = super().wire(target, playbook, flags)
+    def wire(self, target: Target, playbook: Playbook, flags: Flags, *, acts: bool = True) -> Wired:
+        wired = super().wire(target, playbook, flags, acts=acts)
         if target.name.startswith("hung"):
             wired.observer = _Hung(self.machines[target.name])
         if target.name == "bug":
