@@ -243,7 +243,9 @@ def _limits(
     limits = playbook.limits
     if option.scope > limits.max_scope:
         why = f"{option.step} (scope {option.scope.word}) is next, and the limit is {limits.max_scope.word}"
-        return _stop(history, EndKind.BLOCKED, why, passed)
+        target = history.opened.target if history.opened is not None else "TARGET"
+        lift = f"gpu-recover {target} --max-scope {option.scope.word} --approve {option.scope.word}"
+        return _stop(history, EndKind.BLOCKED, why, passed, lift)
     today = history.disruptions + (history.opened.disruptions_today if history.opened is not None else 0)
     if option.scope >= Scope.GUEST and today >= limits.disruptions_per_day:
         why = f"{option.step} is next, and {today} of {limits.disruptions_per_day} disruptions a day are spent"
