@@ -122,13 +122,17 @@ def judge(snapshot: Snapshot, diagnosis: Diagnosis) -> tuple[Status, str]:
     return Status.UNKNOWN, "what was seen does not suffice to call it healthy"
 
 
+_OF_SERVERS = frozenset({"loading", "tokens", "silent"})  # symptoms that one more look shows to move, or not
+
+
 def progress_may_tell(snapshot: Snapshot, diagnosis: Diagnosis) -> bool:
     """Whether a second look soon can turn a merely living server into a healthy or a starting one."""
     if diagnosis.findings or not isinstance(snapshot.guest, Guest) or diagnosis.state is not State.UNCERTAIN:
         return False
     blind = diagnosis.gaps[: diagnosis.blind]
     alive = {unproved(group) for group in snapshot.groups if group.health is Health.LIVE}
-    return bool(blind) and all(gap in alive for gap in blind)
+    servers_only = all(symptom.key.partition(":")[0] in _OF_SERVERS for symptom in diagnosis.ripening)
+    return bool(blind or diagnosis.ripening) and servers_only and all(gap in alive for gap in blind)
 
 
 def _several(sentences: list[str]) -> str:
