@@ -16,7 +16,6 @@ from recover.core.read.pve_config import (
     pci_devices,
     rows_of,
     shared_nodes,
-    start_timeout_s,
     vm_config,
 )
 from recover.core.read.pve_raw import GuestRow, PveRaw, guest_rows, list_of, object_of, tags_of
@@ -42,7 +41,6 @@ __all__ = [
     "guest_rows",
     "hypervisor",
     "parse_upid",
-    "start_timeout_s",
     "task_list",
 ]
 

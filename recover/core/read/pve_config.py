@@ -225,13 +225,3 @@ def vm_config(
         hookscript=str(raw.get("hookscript", "")),
         nics=len(nets),
     )
-
-
-def start_timeout_s(memory_mib: int, hostpci_count: int, nics: int, hugepages: str = "") -> int:
-    """How long PVE itself lets a start take: qemu-server, Helpers.pm, config_aware_timeout."""
-    seconds = int(memory_mib / 1024) if memory_mib > 30720 else 30
-    if hostpci_count:
-        seconds *= 4  # pinning all RAM for vfio takes long
-    if hugepages:
-        seconds = max(seconds, 150)
-    return seconds + 5 * nics

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recover.core.read.pve import PveRaw, hypervisor, parse_upid, start_timeout_s, task_list
+from recover.core.read.pve import PveRaw, hypervisor, parse_upid, task_list
 from recover.core.read.pve_config import ALL_NVIDIA, nvidia_nodes, pci_devices, properties, shared_nodes, vm_config
 from recover.model.hypervisor import AgentState, GuestKind
 from recover.model.reading import Known, Unknown, Why
+from recover.steps.power import start_timeout_s
 
 TOKEN = "rec@pve!oncall"
 
