@@ -37,7 +37,7 @@ from recover.model.record import (
     Try,
     Wait,
 )
-from recover.model.snapshot import Channel, Snapshot
+from recover.model.snapshot import Snapshot
 from recover.ports import Actuator, Clock, Evidence, Gate, GateAnswer, Interrupts, Journal, Observer, View
 from recover.steps.undo import settled_by_others
 
@@ -163,7 +163,6 @@ class Run:
             for d in self.history.duties
             if (why := settled_by_others(d.duty, snapshot, d.opened_at)) is not None
         )
-        channels = channels_of(snapshot)
         self._write(
             Saw(
                 at=self.world.clock.now(),
@@ -172,7 +171,7 @@ class Run:
                 diagnosis=diagnosis,
                 options=options(snapshot, diagnosis, self.playbook, context),
                 busy=own_running_task(snapshot),
-                payable=frozenset(d.duty.key for d in self.history.duties if d.duty.via in channels),
+                payable=frozenset(d.duty.key for d in self.history.duties if d.duty.via in diagnosis.channels),
                 settled=settled,
             )
         )
@@ -269,18 +268,6 @@ class Run:
         else:
             skip = answer.said == "skip"
             self._write(Declined(now, answer.by, answer.why, attempt.step, skip, waited, answer.lift))
-
-
-def channels_of(snapshot: Snapshot) -> frozenset[Channel]:
-    """The channels that work at this look."""
-    found = set()
-    if isinstance(snapshot.guest, Guest):
-        found.add(Channel.GUEST)
-    if isinstance(snapshot.hypervisor, Hypervisor):
-        found.add(Channel.HYPERVISOR)
-    if snapshot.host_shell:
-        found.add(Channel.HOST)
-    return frozenset(found)
 
 
 def own_running_task(snapshot: Snapshot) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from recover.core.advice import next_command
-from recover.core.history import History, OpenDuty
+from recover.core.history import ENDS_GROUPS, History, OpenDuty
+from recover.core.options import DRAIN
 from recover.core.sentences import some
 from recover.model.act import Due, Pass, Refuse, StartVm
 from recover.model.ladder import Playbook, Ready, RungOption
@@ -14,7 +15,6 @@ from recover.model.verdict import Finding, Scope, State
 
 DUTY_TRIES = 3
 DUTY_PAUSE_S = 10.0
-DRAIN = "drain"  # reached by a rung that empties a healthy machine, because its playbook says so
 HELD = "held"  # the guard that says that another run works on the target
 
 Rule = Callable[[Playbook, History, Saw, float], Decision | None]
@@ -144,7 +144,7 @@ def hopeless(playbook: Playbook, history: History, saw: Saw, now: float) -> Deci
 
 
 def _lowest_process_rung(playbook: Playbook, history: History, saw: Saw, now: float) -> Try | None:
-    sick = tuple(f for f in saw.diagnosis.findings if f.signal in ("dead-group", "hung-group"))
+    sick = tuple(f for f in saw.diagnosis.findings if f.signal in ENDS_GROUPS)
     if not sick:
         return None
     for option in saw.options:

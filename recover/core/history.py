@@ -30,7 +30,7 @@ from recover.steps.undo import duty as duty_of
 from recover.steps.undo import settles
 
 CUT = Outcome(ok=False, detail="the tool ended before the step did", clear=False)
-_ENDS_GROUPS = frozenset({"dead-group", "hung-group"})
+ENDS_GROUPS = frozenset({"dead-group", "hung-group"})
 _SAYS_ONLY = (PlaceMarker, ClearMarker)  # they change nothing that a look judges, so a look is not stale by them
 _SICK = frozenset({"dead", "hung"})
 
@@ -267,7 +267,7 @@ def _groups_to_end(saw: Saw | None, entry: Began) -> frozenset[tuple[str, str]]:
     """The launches that this try ends: if one fails again under a new key, it is a crash loop and not our fault."""
     if saw is None:
         return frozenset()
-    keys = {f.where for f in entry.findings if f.signal in _ENDS_GROUPS}
+    keys = {f.where for f in entry.findings if f.signal in ENDS_GROUPS}
     if entry.scope >= Scope.GUEST:
         keys |= {key for key, health, _ in saw.vitals.groups if health in _SICK}
     return frozenset((key, launch) for key, launch in saw.vitals.launches if key in keys)

@@ -5,7 +5,6 @@ Tests and `gpu-recover rehearse` climb against it. Nothing here sleeps: time is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from recover.model.act import (
@@ -1069,5 +1068,3 @@ _GUEST_ACTIONS = (
     ClearMarker,
     SyncDisks,
 )
-
-Hook = Callable[[Action], None]
