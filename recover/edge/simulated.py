@@ -455,7 +455,9 @@ class SimulatedMachine:
             self.ranks and self._workers_now() not in ("healthy", "loading")
         )
         bad = self.vram or self.ram or self.sick_gpu is not Condition.ANSWERS or self.fault.remap_failed
-        bad = bad or self.leftovers or self.ghost or self.driver_fails or not self.loaded or self.shutdown_hung
+        # A ghost is load with nothing on the GPU: under a server that works there is none to be cured.
+        ghost = self.ghost and not any(r.gpu is not None and r.live_threads for r in self.ranks)
+        bad = bad or self.leftovers or ghost or self.driver_fails or not self.loaded or self.shutdown_hung
         return not (sick or bad or self.release or self.vm.status != "running")
 
     def _clear(self, scope: Scope) -> None:

@@ -152,9 +152,9 @@ def unowned_ram(look: Look) -> Signs:
         return  # a container's meminfo is lxcfs's view of its control group: it names no kernel pools
     size, limit = unowned(ram), unowned_limit(ram, look.baseline)
     if look.working:
-        # What the driver pins for a living server looks the same. After a try for this very finding, "recovered" would
+        # What the driver pins for a living server looks the same. After a try, "recovered" would
         # be a guess: it is said that nobody can tell.
-        if size > limit and "ram-unowned" in look.past.tried_for:
+        if size > limit and look.past.tries:
             yield Gap(f"{gib(size)} of RAM have no owner, which a living server may pin: cannot be told while it works")
         return
     if size > limit:
