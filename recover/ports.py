@@ -10,6 +10,7 @@ from recover.model.act import Action, Blast, Outcome
 from recover.model.record import Entry, Try
 from recover.model.snapshot import Snapshot
 from recover.model.verdict import Diagnosis
+from recover.model.watch import Transition
 
 
 class Clock(Protocol):
@@ -83,3 +84,10 @@ class View(Protocol):
 class Interrupts(Protocol):
     def pending(self) -> str:
         """Who asked the run to stop ("SIGINT", "abort by kim"), or an empty string."""
+
+
+class Herald(Protocol):
+    """Tells people and other systems that a target's state changed. Never raises: failures are returned."""
+
+    def tell(self, change: Transition) -> tuple[str, ...]:
+        """Within its own total deadline. One sentence per message or hook that failed, without secrets."""

@@ -17,9 +17,10 @@ import click
 from recover.cli.common import app, emit, places, playbook_of, resolve
 
 if TYPE_CHECKING:
-    from recover.core.report.check.verdict import Checked, Status
+    from recover.core.report.check.verdict import Checked
     from recover.edge.fleet import Failed, Late
     from recover.model.snapshot import Target
+    from recover.model.watch import Status
     from recover.wiring import App, Eyes
 
 UNKNOWN = 3

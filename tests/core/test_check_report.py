@@ -16,13 +16,14 @@ from recover.core.report.check.data import data
 from recover.core.report.check.nagios import nagios, trouble
 from recover.core.report.check.prometheus import METRICS, prometheus
 from recover.core.report.check.table import table
-from recover.core.report.check.verdict import Checked, Status, checked, judge, unjudged, worst
+from recover.core.report.check.verdict import Checked, checked, judge, unjudged, worst
 from recover.edge.playbooks import read_playbook
 from recover.edge.simulated import FAULTS, SimulatedClock, SimulatedMachine
 from recover.model.guest import Guest
 from recover.model.reading import Known, Unknown, Why
 from recover.model.snapshot import Snapshot
 from recover.model.verdict import Diagnosis, Finding, Scope, State
+from recover.model.watch import Status
 
 LIMITS = read_playbook("hung-server").limits
 EVIL = 'a|b\n"c"\\ \x1b[31m\x00\u2028 \'x\'=9;;; # HELP x\ngpu_recover_state{target="node"} 0'

@@ -446,8 +446,8 @@ def test_mute_guest_accepts_and_says_nothing(up: Callable[..., Lab]) -> None:
     assert lab.power("shutdown")["obeyed"] is False
     lab.power("stop")
     lab.power("start")
-    assert lab.ssh("true").returncode == 0
-    assert lab.state()["pve"]["vms"]["174"]["agent"] == "answers"
+    until(lambda: lab.ssh("true").returncode == 0)
+    until(lambda: lab.state()["pve"]["vms"]["174"]["agent"] == "answers")
 
 
 def test_ssh_dies_at_the_first_signal_and_comes_back(up: Callable[..., Lab]) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from recover.core.clean import clean
 from recover.core.report.check.data import gpus, known
 from recover.core.report.check.table import details, summary
-from recover.core.report.check.verdict import Checked, Status, worst
+from recover.core.report.check.verdict import Checked, worst
+from recover.model.watch import Status
 
 _SERVICE = "GPU"
 _MIB = 1024 * 1024

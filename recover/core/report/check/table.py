@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from recover.core.clean import clean
-from recover.core.report.check.verdict import Checked, Status, worst
+from recover.core.report.check.verdict import Checked, worst
 from recover.core.report.words import UNKNOWN, columns, count, size
 from recover.model.record import Vitals
+from recover.model.watch import Status
 
 Paint = Callable[[str, Status], str]
 _HEAD = ["target", "status", "GPUs", "VRAM used", "RAM available", "took", "what"]

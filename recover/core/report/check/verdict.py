@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import IntEnum
 
 from recover.core.baseline import idle, stale
 from recover.core.clean import clean
@@ -20,16 +19,7 @@ from recover.model.process import Group, Health
 from recover.model.record import Vitals
 from recover.model.snapshot import Snapshot
 from recover.model.verdict import Diagnosis, Finding, State
-
-
-class Status(IntEnum):
-    """The plugin's exit code."""
-
-    OK = 0
-    WARNING = 1
-    CRITICAL = 2
-    UNKNOWN = 3
-
+from recover.model.watch import Status
 
 _WORST_LAST = (Status.OK, Status.WARNING, Status.UNKNOWN, Status.CRITICAL)
 
