@@ -390,8 +390,7 @@ def who() -> str:
 
 def rehearse(playbook: Playbook, fault: Fault, view: View, gate: Gate, disruptions_today: int = 0) -> Result:
     """The whole climb against a machine that isn't there; nothing is written and no time passes."""
-    from recover.edge.simulated import SimulatedClock
-    from recover.edge.simulated_container import simulate
+    from recover.edge.simulated import SimulatedClock, simulate
 
     clock = SimulatedClock(time.time())
     machine = simulate(fault, clock)

@@ -10,8 +10,7 @@ from recover.core.decide import decide
 from recover.core.history import fold
 from recover.core.options import Context
 from recover.edge.evidence import NoEvidence
-from recover.edge.simulated import Fault, SimulatedClock, SimulatedMachine
-from recover.edge.simulated_container import simulate
+from recover.edge.simulated import Fault, SimulatedClock, SimulatedMachine, simulate
 from recover.engine import Decide, Run, World
 from recover.model.act import Action, Blast, Outcome
 from recover.model.ladder import Limits, Playbook, Rung

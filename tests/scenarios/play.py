@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from recover.core.options import Context
-from recover.edge.simulated import FAULTS, SimulatedClock
-from recover.edge.simulated_container import simulate
+from recover.edge.simulated import FAULTS, SimulatedClock, simulate
 from recover.model.act import Action, OnHost
 from recover.model.ladder import Rung
 from recover.model.record import (

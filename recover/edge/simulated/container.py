@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from recover.edge.simulated import HOST_BOOT, MAC, TOTAL_MIB, Fault, SimulatedClock, SimulatedMachine
+from recover.edge.simulated.fault import Fault
+from recover.edge.simulated.machine import SimulatedMachine
+from recover.edge.simulated.state import HOST_BOOT, MAC, TOTAL_MIB, SimulatedClock
 from recover.model.act import (
     Action,
     AwaitBoot,
@@ -29,12 +31,6 @@ from recover.model.verdict import Scope
 
 _SHIFT = 100_000  # a process's number on the node, above its number inside
 _BOOT_S = 5.0
-
-
-def simulate(fault: Fault, clock: SimulatedClock, *, baseline: bool = True) -> SimulatedMachine:
-    """The machine that the fault is of."""
-    kind = SimulatedContainer if fault.container else SimulatedMachine
-    return kind(fault, clock, baseline=baseline)
 
 
 class SimulatedContainer(SimulatedMachine):
