@@ -167,7 +167,7 @@ class Connections:
         )
 
     def actuator(self) -> CombinedActuator:
-        guest = CheckedStarts(GuestActuator(self.shell()), self.shell(), lambda: self._ram_bytes)
+        guest = CheckedStarts(GuestActuator(self._eye()), self.shell(), lambda: self._ram_bytes)
         boot = BootWatch(lambda seconds: self.look_guest(deadline=seconds), self.shell().forget)
         if self._client is None:
             return CombinedActuator(guest, None, boot)

@@ -31,6 +31,7 @@ _LOADER = (
     'exec((zlib if d[:1]==b"x" else __import__("bz2")).decompress(d).decode())'
 )
 _OTHER_JOBS = ("acts", "budget")  # modules that `main` imports for them alone
+_ON_NODES = ("host", "pci")  # modules that `acts` imports only on a Proxmox node
 NO_PYTHON = 86
 _NAMES = ("/usr/bin/python3", "python3", "/usr/libexec/platform-python", "/usr/local/bin/python3",
           *(f"python3.{minor}" for minor in range(14, 5, -1)))  # fmt: skip
@@ -81,7 +82,7 @@ def payload(job: str = "look", dense: bool = False) -> bytes:
     """
     sources = {"recover": "", "recover.guest": ""}
     texts = _modules()
-    for name in sorted(_needed(texts) if job == "look" else texts):
+    for name in sorted(_needed(texts, "main", _OTHER_JOBS) if job == "look" else texts):
         sources[f"recover.guest.{name}"] = slim(texts[name]) if job == "look" else texts[name]
     sources["pynvml"] = _pynvml()
     loader = files("recover.guest").joinpath("loader.py").read_text(encoding="utf-8")
@@ -114,13 +115,21 @@ def _modules() -> dict[str, str]:
     }
 
 
-def _needed(texts: dict[str, str]) -> set[str]:
-    """What a look imports, at once or later on; the doors to other jobs are left shut."""
+@cache
+def for_acts() -> dict[str, str]:
+    """The sources of acts that an agent sent for looks does not have yet."""
+    texts = _modules()
+    known = _needed(texts, "main", _OTHER_JOBS)
+    return {f"recover.guest.{name}": slim(texts[name]) for name in sorted(_needed(texts, "acts", _ON_NODES) - known)}
+
+
+def _needed(texts: dict[str, str], first: str, shut: tuple[str, ...]) -> set[str]:
+    """What a module imports, at once or later on; the doors to other jobs are left shut."""
     found: set[str] = set()
-    todo = ["main"]
+    todo = [first]
     while todo:
         name = todo.pop()
-        if name in found or name not in texts or name in _OTHER_JOBS:
+        if name in found or name not in texts or name in shut:
             continue
         found.add(name)
         for line in re.findall(r"^ *from recover\.guest(?:\.(\w+))? import (.+)$", texts[name], re.M):
@@ -200,6 +209,10 @@ class GuestProbe:
             said = ask(self._shell, asked, max(1.0, ends - time.monotonic()), pythons)
         return replace(said, stdout=unpack(said.stdout))
 
+    def act(self, request: dict[str, Any], deadline: float) -> Ran | Broken:
+        """One act, asked once."""
+        return ask(self._shell, request, deadline, self._settings.pythons)
+
     def _bare(self, said: Ran, deadline: float) -> Guest | Mute:
         """Without a Python that can run the agent there is still a read-only view."""
         first = "no Python on the guest" if said.code == NO_PYTHON else f"the agent said nothing: {_last(said)}"
@@ -228,7 +241,7 @@ class GuestProbe:
             "nvml_hangs": nvml_hangs,
             "deadline": max(5.0, deadline - _SLACK_S),
         }
-        said = ask(self._shell, request, deadline, self._settings.pythons)
+        said = self.act(request, deadline)
         report = parse_lines(said.stdout)
         pieces = [(row.text("name", "?", 120), row.whole("text")) for row in report.all("piece")]
         missing = [*report.gaps()]

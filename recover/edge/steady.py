@@ -1,4 +1,7 @@
-"""Looks of one connection through an agent that stays: its sources travel once, and one that fails is replaced."""
+"""Looks and acts through an agent that stays: its sources travel once per connection, and one that fails is replaced.
+
+A look may be asked again of a new agent. An act is asked once: where its end was not heard, it is unclear.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,23 @@ from collections.abc import Callable
 from typing import Any
 
 from recover.core.read.stream import Unpacker
-from recover.edge.probe import GuestProbe, ProbeSettings, command, line_of, payload, too_dense
+from recover.edge.probe import GuestProbe, ProbeSettings, command, for_acts, line_of, payload, too_dense
 from recover.edge.shell.talk import Talk, TalkingShell
-from recover.model.contact import Broken, Ran
+from recover.model.contact import Broken, Failure, Ran
 
+_HERE = {"do": "here", "stay": True}  # nothing is done: does the agent still answer?
 _FIRST_WORD_S = 15.0  # an agent that stays says who it is before it does anything else
 
 
 class SteadyProbe(GuestProbe):
-    """As `GuestProbe`, for several looks. `close` it; a connection that ends closes it as well."""
+    """As `GuestProbe`, for several looks and acts. `close` it; a connection that ends closes it as well."""
 
     def __init__(self, shell: TalkingShell, settings: ProbeSettings | None = None) -> None:
         super().__init__(shell, settings)
         self._far = shell
         self._talk: Talk | None = None
         self._stream = Unpacker()
+        self._knows_acts = False
 
     def close(self) -> None:
         talk, self._talk = self._talk, None
@@ -41,12 +46,36 @@ class SteadyProbe(GuestProbe):
             said = self._anew(line, ends)
         return said
 
+    def act(self, request: dict[str, Any], deadline: float) -> Ran | Broken:
+        """By the agent that is there and was just heard, else by one of its own."""
+        ends = time.monotonic() + deadline
+        talk = self._talk if self._answers(min(_FIRST_WORD_S, deadline / 3)) else None
+        left = max(0.1, ends - time.monotonic())
+        if talk is None:
+            return super().act(request, left)
+        said = self._rest(talk, line_of({**request, "stay": True, "most": left}), ends, time.monotonic())
+        if isinstance(said, Ran) and said.code == 0 and self._talk is None:
+            return Broken(Failure.DIED, "the agent's answer could not be read", said.stdout, started=True)
+        return said
+
+    def _answers(self, patience: float) -> bool:
+        """Asked before each act, so that an agent that is gone by now never leaves an act unclear."""
+        if self._talk is None:
+            return False
+        known = {} if self._knows_acts else {"sources": for_acts()}
+        said = self._rest(self._talk, line_of({**_HERE, **known}), time.monotonic() + patience, time.monotonic())
+        if self._talk is None or not isinstance(said, Ran):
+            self.close()
+            return False
+        self._knows_acts = True
+        return True
+
     def _anew(self, line: bytes, ends: float) -> Ran | Broken:
         began = time.monotonic()
         opened = self._far.converse(command(self._settings.pythons), max(0.1, ends - began))
         if isinstance(opened, Broken):
             return opened
-        self._talk, self._stream = opened, Unpacker()
+        self._talk, self._stream, self._knows_acts = opened, Unpacker(), False
         return self._rest(opened, payload("look", self._dense) + line, ends, began)
 
     def _again(self, talk: Talk, line: bytes, ends: float) -> Ran | Broken | None:
@@ -59,7 +88,7 @@ class SteadyProbe(GuestProbe):
         return self._rest(talk, b"", ends, began)
 
     def _rest(self, talk: Talk, data: bytes, ends: float, began: float) -> Ran | Broken:
-        """Listen until the look's end. An agent whose look had none is given up."""
+        """Send, and listen until the answer's end. An agent whose answer had none is given up."""
         stream = self._stream
         ended = None
         if not stream.over:

@@ -23,6 +23,11 @@ def sync(request: "dict[str, Any]") -> "dict[str, Any]":
     return {"ok": True, "changed": True, "detail": "disks are in step"}
 
 
+def here(request: "dict[str, Any]") -> "dict[str, Any]":
+    """Nothing is done: whoever asks wants to know that an agent which stayed still answers."""
+    return {"ok": True, "changed": False, "detail": "here"}
+
+
 def _dump(request: "dict[str, Any]") -> "dict[str, Any]":
     from recover.guest import dump
 
@@ -42,6 +47,7 @@ def _pci() -> "Any":
 
 
 ACTS = {
+    "here": here,
     "signal": kill.send,
     "await_gone": kill.await_gone,
     "set_persistence": reset.set_persistence,

@@ -26,6 +26,10 @@ class FromPayload:
         return ModuleSpec(name, FromPayload, is_package=name in ("recover", "recover.guest"))  # type: ignore[arg-type]
 
     @staticmethod
+    def learn(sources: "dict[str, str]") -> None:
+        SOURCES.update(sources)
+
+    @staticmethod
     def create_module(spec: "Any") -> "Optional[types.ModuleType]":
         return None
 

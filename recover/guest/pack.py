@@ -1,4 +1,4 @@
-"""What is said travels packed: pieces that the look before said too are named by their place in it, all is deflated.
+"""What is said travels packed: pieces that were said before are named by their place, all is deflated.
 
 Every line is flushed, so that a hang later on still leaves what was said before it.
 """
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MARK = b'{"k":"packed"}\n'  # what follows it is one deflated stream
-AGAIN = "~"  # the kind of a line that names pieces of the look before
+AGAIN = "~"  # the kind of a line that names pieces that were said before
 
 
 class Packer:
@@ -38,7 +38,8 @@ class Packer:
         return self.line(data)
 
     def turn(self) -> None:
-        self._before, self._said, self._places = self._said, {}, {}
+        self._before.update(self._said)
+        self._said, self._places = {}, {}
 
     def _named(self, kind: str, head: bytes, pieces: "list[bytes]", by: bytes, tail: bytes) -> bytes:
         if kind not in self._places:

@@ -1,7 +1,7 @@
-"""An agent that stays: request lines in, one look each, so that its sources travel once per connection.
+"""An agent that stays: request lines in, one look or act each, so that its sources travel once per connection.
 
 It only passes on what a child says: the child looks, may hang and may be left behind; the next request gets a new one.
-It ends with its connection, after a quarter of an hour without a request, and after a look that had no end.
+It ends with its connection, after a quarter of an hour without a request, and after a request that had no end.
 """
 
 import json
@@ -30,10 +30,11 @@ def serve(line: str, once: "Callable[[dict[str, Any]], None]") -> None:
     while line.strip():
         try:
             request = json.loads(line)
-            seconds = float(request.get("deadline") or _LOOK_S) + _SLACK_S
+            seconds = float(request.get("most") or request.get("deadline") or _LOOK_S) + _SLACK_S
         except (ValueError, TypeError, AttributeError):
             os._exit(2)
         signal.alarm(int(seconds) + 60)
+        _learn(request.pop("sources", None))
         _warm(request)
         if not _answer(request, once, packer, seconds):
             os._exit(5)
@@ -41,6 +42,13 @@ def serve(line: str, once: "Callable[[dict[str, Any]], None]") -> None:
         signal.alarm(IDLE_S)  # its default action ends us
         line = sys.stdin.readline()
     os._exit(0)
+
+
+def _learn(sources: "Any") -> None:
+    """The modules that acts need, told with the first of them, and compiled here once for all that follow."""
+    if sources:
+        sys.meta_path[0].learn(sources)
+        from recover.guest import acts  # noqa: F401
 
 
 def _warm(request: "dict[str, Any]") -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from recover.edge.actuator.guest import GuestActuator
+from recover.edge.probe import GuestProbe
 from recover.edge.shell.local import LocalShell
 from recover.guest import child, kill
 from recover.model.act import (
@@ -27,7 +28,7 @@ from recover.model.contact import Broken, Failure
 from recover.model.process import ProcessId
 from tests.guest.conftest import BOOT, DEAD_LEADER, PARENT, PLAIN, STUBBORN, ZOMBIE, member, pythons, start_of
 
-actuator = GuestActuator(LocalShell())
+actuator = GuestActuator(GuestProbe(LocalShell()))
 
 
 def end(*members, signal="TERM", descendants=True):
@@ -98,7 +99,7 @@ def test_the_probe_its_ancestors_and_pid_1_are_never_signalled():
 
 def test_protected_pids_are_never_signalled(start):
     child = start(PLAIN)
-    done = GuestActuator(LocalShell(), protect=[child.pid]).perform(end(member(child.pid), signal="KILL"))
+    done = GuestActuator(GuestProbe(LocalShell()), protect=[child.pid]).perform(end(member(child.pid), signal="KILL"))
     assert not done.ok and child.poll() is None
 
 
@@ -134,10 +135,10 @@ class Lost:
 
 
 def test_an_unclear_end_is_said():
-    assert not GuestActuator(Lost(True)).perform(end(member(1))).clear
-    assert GuestActuator(Lost(False)).perform(end(member(1))).clear
+    assert not GuestActuator(GuestProbe(Lost(True))).perform(end(member(1))).clear
+    assert GuestActuator(GuestProbe(Lost(False))).perform(end(member(1))).clear
     told = b'{"k":"done","ok":true,"clear":true,"changed":true,"detail":"x"}\n'
-    assert GuestActuator(Lost(True, told)).perform(end(member(1))).ok
+    assert GuestActuator(GuestProbe(Lost(True, told))).perform(end(member(1))).ok
 
 
 # The marker
@@ -196,7 +197,7 @@ class Alone(LocalShell):
         return super().run(["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", *argv], **how)
 
 
-alone = GuestActuator(Alone())
+alone = GuestActuator(GuestProbe(Alone()))
 
 
 def reset(machine, slot, deadline=60.0):

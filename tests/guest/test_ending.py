@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from recover.core.read.agent import read_guest
 from recover.edge.actuator.guest import GuestActuator
-from recover.edge.probe import ask
+from recover.edge.probe import GuestProbe, ask
 from recover.edge.shell.local import LocalShell
 from recover.guest import kill, procs
 from recover.model.act import EndMpsClient, Signal
 from recover.model.process import ProcessId
 from tests.guest.conftest import BOOT, PLAIN, member, start_of
 
-actuator = GuestActuator(LocalShell())
+actuator = GuestActuator(GuestProbe(LocalShell()))
 
 # A chain: each process starts the next one and ends. And a tree that grows while it is looked at.
 CHAIN = """

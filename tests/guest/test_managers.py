@@ -11,14 +11,14 @@ import pytest
 
 from recover.core.read.agent import read_guest
 from recover.edge.actuator.guest import GuestActuator
-from recover.edge.probe import ask
+from recover.edge.probe import GuestProbe, ask
 from recover.edge.shell.local import LocalShell
 from recover.guest import services
 from recover.model.act import RestoreAutostart, StartService, StopService, SuspendAutostart
 from recover.model.guest import Guest, Service
 from recover.model.reading import Known
 
-actuator = GuestActuator(LocalShell())
+actuator = GuestActuator(GuestProbe(LocalShell()))
 
 
 # supervisord for real

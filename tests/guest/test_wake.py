@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from recover.edge.actuator.guest import GuestActuator
+from recover.edge.probe import GuestProbe
 from recover.edge.shell.local import LocalShell
 from recover.model.act import WakeGpu
 from tests.guest.conftest import pythons
 from tests.lab.driver.state import gpu
 
-actuator = GuestActuator(LocalShell())
+actuator = GuestActuator(GuestProbe(LocalShell()))
 
 
 def wake(index: int, deadline: float = 30.0, uuid: str = ""):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from recover.edge.actuator.guest import GuestActuator
+from recover.edge.probe import GuestProbe
 from recover.edge.shell.ssh import SshShell
 from recover.model.act import AwaitGone, Outcome, Signal
 from recover.model.guest import Guest
@@ -64,7 +65,7 @@ def sick(guest_machine: Machine) -> Iterator[Sick]:
 
 
 def act(shell: SshShell, action: Signal | AwaitGone) -> Outcome:
-    return GuestActuator(shell).perform(action)
+    return GuestActuator(GuestProbe(shell)).perform(action)
 
 
 def test_it_is_the_kernels_own_identity(sick: Sick, guest_machine: Machine) -> None:

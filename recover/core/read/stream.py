@@ -11,7 +11,7 @@ from typing import Any
 
 MARK = b'{"k":"packed"}\n'
 CAP = 64 * 1024 * 1024  # of one look, unpacked: a machine must not fill our memory
-AGAIN = "~"  # the kind of a line that names pieces of the look before
+AGAIN = "~"  # the kind of a line that names pieces that were said before
 _CUTS = ((b":[{", b"},{", b"}]"), (b":[[", b"],[", b"]]"))
 
 
@@ -74,7 +74,8 @@ class Unpacker:
     def turn(self) -> bytes:
         """The lines of the look. A last one that broke off is passed on too: the reader counts it."""
         text = bytes(self._plain) + b"".join(line + b"\n" for line in self._lines) + self._rest
-        self._before, self._said = self._said, {}
+        self._before.update(self._said)
+        self._said = {}
         self._lines, self._size, self._rest = [], 0, b""
         self._plain.clear()
         return text
@@ -88,7 +89,7 @@ class Unpacker:
         return line
 
     def _named(self, line: bytes) -> bytes:
-        """Pieces that are only named are put back from the look before."""
+        """Pieces that are only named are put back from what was said last of that kind."""
         try:
             value = json.loads(line)
             seam, before = value["by"].encode("ascii"), self._before.get(value["of"], [])

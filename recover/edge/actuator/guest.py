@@ -8,8 +8,7 @@ from typing import Any, TypeGuard, assert_never, get_args
 from recover.core.clean import clean
 from recover.core.read.agent import parse_lines
 from recover.core.read.rows import Row
-from recover.edge.probe import NO_PYTHON, ask
-from recover.edge.shell.port import Shell
+from recover.edge.probe import NO_PYTHON, GuestProbe
 from recover.model.act import (
     Action,
     AwaitGone,
@@ -62,10 +61,10 @@ def _in_guest(action: Action) -> TypeGuard[GuestAction]:
 
 
 class GuestActuator:
-    """Performs the guest's actions through one shell. `protect`: pids that are never signalled."""
+    """Performs the guest's actions through one probe's connection. `protect`: pids that are never signalled."""
 
-    def __init__(self, shell: Shell, protect: Iterable[int] = ()) -> None:
-        self._shell = shell
+    def __init__(self, probe: GuestProbe, protect: Iterable[int] = ()) -> None:
+        self._probe = probe
         self._protect = tuple(protect)
 
     def perform(self, action: Action) -> Outcome:
@@ -73,7 +72,7 @@ class GuestActuator:
             return Outcome(ok=False, detail=f"{type(action).__name__} is not done inside the guest", changed=False)
         request, seconds = request_of(action)
         request["protect_pids"] = self._protect
-        said = ask(self._shell, request, seconds + _SLACK_S)
+        said = self._probe.act(request, seconds + _SLACK_S)
         return outcome_of(said, harmless=isinstance(action, _HARMLESS))
 
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from recover.core.aftercare import REFUSED
-from recover.core.budget.model import Fit, Problem
-from recover.core.budget.preflight import explain_exhaustion, headline
 from recover.edge.actuator import Hand
-from recover.edge.preflight import check
 from recover.edge.shell.port import Shell
 from recover.model.act import Action, Outcome, StartService
 
@@ -30,6 +27,11 @@ class CheckedStarts:
         return refusal or self._hand.perform(action)
 
     def _refusal(self, action: StartService) -> Outcome | None:
+        # Here, since most runs never start a server and all would wait for the budget's tables to load.
+        from recover.core.budget.model import Fit, Problem
+        from recover.core.budget.preflight import explain_exhaustion, headline
+        from recover.edge.preflight import check
+
         total = self._total_bytes()
         if not action.launch or total is None or explain_exhaustion(action.launch, total, None) is None:
             return None
