@@ -27,7 +27,7 @@ check:
 	.venv/bin/lint-imports
 
 bench:
-	@tools/setup lab
+	@tools/setup bench
 	@$(PY) -m tests.bench
 
 clean:
