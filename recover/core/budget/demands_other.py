@@ -13,7 +13,7 @@ from typing import Any
 
 from recover.core.budget.arithmetic import Case, option_count, pinned
 from recover.core.budget.demands_weights import offloaded
-from recover.core.budget.model import GIB, MIB, Demand, Pinning, Place, Problem
+from recover.core.budget.model import GIB, MIB, Demand, Pinning, Place, Problem, Scope
 from recover.core.budget.sizes import both, container_size, decimal
 from recover.model.reading import Known
 
@@ -81,7 +81,8 @@ def _swap(case: Case) -> Iterator[Demand]:
 
 
 def _kv_offload(case: Case) -> Iterator[Demand]:
-    amount = _amount(case, "kv-offloading-size", GIB)
+    meaning = case.meaning("kv-offloading-size")
+    amount = _amount(case, "kv-offloading-size", meaning.unit.bytes or GIB)
     if not amount:
         return
     if case.launch.value("kv-offloading-backend") == "lmcache":
@@ -90,9 +91,15 @@ def _kv_offload(case: Case) -> Iterator[Demand]:
             return
         yield _total(case, "kv-offloading-size", "the LMCache pool", amount, Pinning.EXACT, Place.RAM)
         return
-    meaning = case.meaning("kv-offloading-size")
     held = case.rule("kv-offload")
     place = Place.SHM if held.value == "shm" else Place.RAM
+    if meaning.scope is Scope.RANK:  # what the source there says, unlike any release
+        ranks = case.counts.on_host
+        lines = (f"{both(amount)} per rank x {ranks} ranks ({case.counts.formula}) = {both(amount * ranks)}",)
+        high = 2 * amount if meaning.pinning is Pinning.POWER_OF_TWO else amount
+        what = "the KV offload pool"
+        yield Demand("kv-offloading-size", what, amount, high, ranks, "rank", lines, place, meaning.source)
+        return
     yield _total(case, "kv-offloading-size", "the KV offload pool", amount, meaning.pinning, place)
 
 

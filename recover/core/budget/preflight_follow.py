@@ -1,7 +1,9 @@
 """The engine's own allocation lines, summed while it starts: too much is said before the memory is gone.
 
 Lines: "Allocating X GB host memory for hierarchical KV cache." (SGLang up to 0.5.16) and "Allocating kv hierarchical
-KV host pool: N tokens, X GB host memory" (0.5.17 and later), once per rank and pool, before anything is pinned.
+KV host pool: N tokens, X GB host memory" (0.5.17 and later), once per rank and pool, before anything is pinned; and of
+vLLM "SimpleCPUOffloadConnector: role=WORKER, per_rank=X GB" (0.20 and later; it prints GiB, see
+vllm/distributed/kv_transfer/kv_connector/v1/simple_cpu_offload_connector.py). vLLM's other pools write no size.
 """
 
 from __future__ import annotations
@@ -11,13 +13,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from recover.core.budget.arithmetic import pinned
-from recover.core.budget.model import GB, Pinning
+from recover.core.budget.model import GB, GIB, Pinning
 from recover.core.budget.sizes import both
 
 _OLD = re.compile(r"Allocating ([\d.]{1,20}) GB host memory for hierarchical KV cache")
 _NEW = re.compile(r"Allocating (\S{1,40}) hierarchical KV host pool: \d{1,15} tokens, ([\d.]{1,20}) GB host memory")
-_READY = re.compile(r"fired up and ready to roll|Uvicorn running on")
-_RANK = re.compile(r"(?:DP(\d+) )?(?:PP(\d+) )?TP(\d+)")
+_VLLM = re.compile(r"SimpleCPUOffloadConnector: role=WORKER, per_rank=([\d.]{1,20}) GB")
+_READY = re.compile(r"fired up and ready to roll|Uvicorn running on|Application startup complete")
+_RANK = re.compile(r"(?:DP(\d+)[ _])?(?:PP(\d+)[ _])?TP(\d+)")
 
 
 class Course(StrEnum):
@@ -66,11 +69,11 @@ class Tally:
 
 
 def _amount(text: str) -> tuple[int | None, str]:
-    for pattern in (_NEW, _OLD):
+    for pattern, unit, pool in ((_NEW, GB, ""), (_OLD, GB, "the KV cache"), (_VLLM, GIB, "the KV offload pool")):
         found = pattern.search(text)
         if found is not None:
             try:
-                return int(float(found.groups()[-1]) * GB), found.group(1) if pattern is _NEW else "the KV cache"
+                return int(float(found.groups()[-1]) * unit), pool or found.group(1)
             except (ValueError, OverflowError):
                 return None, ""
     return None, ""

@@ -12,10 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recover.core.budget.launch import parse
-from recover.core.budget.model import GB, GIB, Check, Fit, Pages, Pinning, Problem
+from recover.core.budget.model import GB, GIB, Check, Fit, Pages, Pinning, Problem, Scope, Shm, Unit
 from recover.core.budget.preflight import as_json, command_text, explain_exhaustion, headline, lines, preflight, tally
 from recover.core.budget.preflight_follow import Course, Tally
 from recover.core.budget.preflight_report import gathered, records, wanted
+from recover.core.budget.solve import judge
+from recover.core.budget.table import semantics as semantics_of
+from recover.core.budget.version import version
 from recover.core.read.agent import parse_lines
 from recover.model.reading import Known, Unknown, Why
 from tests.core.budget.wheels import sources
@@ -145,6 +148,22 @@ def test_a_total_that_is_no_longer_proved_to_be_one_is_no_permission():
     doubted = fit(files)
     assert doubted.fit is Fit.CANNOT_TELL
     assert "were it per rank" in doubted.reasons[0]
+
+
+def test_a_total_that_the_source_takes_for_each_rank_is_counted_for_each():
+    (launch,) = parse("vllm serve /models/Kimi-K2.5 -tp 8 --kv-offloading-size 100 --kv-offloading-backend native")
+    row = semantics_of("vllm", version("0.33.0"), "kv-offloading-size")
+    assert row is not None
+    facts = replace(of("0.5.9").facts, available=Known(445 * GIB), shm=Known(Shm(800 * GIB, 800 * GIB)))
+    total = judge(launch, facts, None, semantics=(row,))
+    rank = judge(launch, facts, None, semantics=(replace(row, scope=Scope.RANK, proved_by="spec.py:123"),))
+    gb = judge(launch, facts, None, semantics=(replace(row, unit=Unit.GB, proved_by="spec.py:123"),))
+    assert [pool(v) for v in (total, rank, gb)] == [100 * GIB, 800 * GIB, 100 * GB]
+    assert rank.fit is Fit.NOT
+
+
+def pool(verdict):
+    return next(d.total_low for d in verdict.demands if d.flag == "kv-offloading-size")
 
 
 def test_an_engine_that_is_not_found_is_said_and_the_worst_assumed():
@@ -277,6 +296,14 @@ def test_further_pools_are_added_and_old_allocators_round_up():
     assert count.line(NEW.format(0, "indexer", 16))[0] is Course.TOO_MUCH
     rounding = Tally(500 * GB, 8, Pinning.POWER_OF_TWO)
     assert rounding.line(OLD.format(0, 40))[0] is Course.TOO_MUCH
+
+
+def test_vllm_tells_its_share_in_gib_once_per_worker():
+    said = "INFO 11-30 12:00:00 SimpleCPUOffloadConnector: role={}, per_rank=37.50 GB, world_size=8, mode=eager"
+    count = Tally(290 * GIB, 8)
+    assert count.line(said.format("SCHEDULER")) is None
+    course, words = count.line(said.format("WORKER"))
+    assert course is Course.TOO_MUCH and "300.0 GiB" in words, words
 
 
 @settings(deadline=None)
