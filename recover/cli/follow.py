@@ -30,10 +30,10 @@ def follow(target: str, quiet: bool, verbose: bool) -> int:
     """Watch the run that goes on on TARGET, or see how the last one went. The exit code is that of the run."""
     from recover.cli.runs import goes_on, journal_of
     from recover.cli.views import view_for
+    from recover.core.history import fold
     from recover.core.report.result import exit_code
     from recover.core.report.text import text
     from recover.edge.store.journal import read_entries
-    from recover.model.record import Closed
 
     name = target_name(target)
     folder = _newest(state(), name)
@@ -45,8 +45,8 @@ def follow(target: str, quiet: bool, verbose: bool) -> int:
         for entry in _tail(folder):
             view.entry(entry)
     entries = list(read_entries(journal_of(folder)))
-    closed = entries[-1] if entries else None
-    if not isinstance(closed, Closed):
+    closed = fold(entries).closed  # hooks may have been run after it
+    if closed is None:
         emit(f"{name}: run {folder.name} was cut: nobody works on it.\nNext: gpu-recover {name}   (goes on with it)")
         return CUT
     code = exit_code(closed)
@@ -85,16 +85,17 @@ def _tail(folder: Path) -> Iterator[Entry]:
     """Entries as they are written, until the run is closed or nobody works on it any more."""
     from recover.cli.runs import goes_on, journal_of
     from recover.edge.store.journal import follow_entries
-    from recover.model.record import Closed, Opened
+    from recover.model.record import Closed, Hooking, Opened
 
-    position, closed = 0, False
+    position, closed, hooking = 0, False, False
     while True:
         alive = goes_on(folder)  # asked before reading: what it wrote last is still read
         found, position = follow_entries(journal_of(folder), position)
         for entry in found:
             closed = isinstance(entry, Closed) or (closed and not isinstance(entry, Opened))
+            hooking = isinstance(entry, Hooking)
             yield entry
-        if not found and (closed or not alive):
+        if not found and ((closed and not hooking) or not alive):
             return
         if not found:
             time.sleep(POLL_S)

@@ -26,6 +26,8 @@ from recover.model.record import (
     Declined,
     Ended,
     Entry,
+    Hooked,
+    Hooking,
     Interrupted,
     Kept,
     Opened,
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 BAR = 30
 IDLE_MIB = 64  # a GPU at or below is drawn as empty
 _FIGURES = re.compile(r"\d+(?:[.:]\d+)*")
-_KEPT_LINES = (Opened, Consented, Declined, Interrupted, Kept, Began, Ended)  # stay above the view for the record
+_KEPT_LINES = (Opened, Consented, Declined, Interrupted, Kept, Began, Ended, Hooked)  # they stay above the view
 
 
 class LiveView:
@@ -105,6 +107,8 @@ class LiveView:
                 self._do(f"about to try {step}", entry.at)
             case Decided(decision=Restore(duty=duty)):
                 self._do(f"putting back {duty.key}", entry.at)
+            case Hooking(event=event):
+                self._do(f"running the hook {event}", entry.at)
             case Acted() | Ended():
                 self._do("looking", entry.at)
             case Closed():

@@ -20,6 +20,8 @@ from recover.model.record import (
     Declined,
     Ended,
     Entry,
+    Hooked,
+    Hooking,
     Interrupted,
     Kept,
     Opened,
@@ -163,6 +165,8 @@ def after(history: History, entry: Entry) -> History:
             return _acted(history, entry)
         case Ended():
             return _ended(history, entry.index, entry.outcome, entry.at)
+        case Hooking() | Hooked():  # core.hooks reads them: what hooks did decides nothing within the run
+            return history
         case Closed():
             left = tuple(d for d in history.duties if d.duty.key in entry.carried)
             return replace(history, closed=entry, duties=left)

@@ -215,8 +215,30 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
+class Hooking:
+    """Written and on disk before a hook is run: what it may have done is owed its counterpart at a run's end.
+
+    `event`: before-disruption, after-recovery or gave-up; `command`: its program, without arguments.
+    """
+
+    at: float
+    event: str
+    command: str
+    step: str = ""  # the rung before which it is run
+
+
+@dataclass(frozen=True, slots=True)
+class Hooked:
+    """How a hook ended. `outcome.detail` is cleaned and holds no secret."""
+
+    at: float
+    event: str
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
 class Closed:
-    """Nothing comes after it. `carried`: keys of duties that a later run must pay."""
+    """Nothing comes after it but hooks. `carried`: keys of duties that a later run must pay."""
 
     at: float
     end: End
@@ -224,4 +246,19 @@ class Closed:
     carried: tuple[str, ...] = field(default=())
 
 
-Entry = Opened | Saw | Decided | Consented | Declined | Interrupted | Kept | Began | Acting | Acted | Ended | Closed
+Entry = (
+    Opened
+    | Saw
+    | Decided
+    | Consented
+    | Declined
+    | Interrupted
+    | Kept
+    | Began
+    | Acting
+    | Acted
+    | Ended
+    | Hooking
+    | Hooked
+    | Closed
+)

@@ -45,6 +45,8 @@ from recover.model.record import (
     Declined,
     Ended,
     Entry,
+    Hooked,
+    Hooking,
     Interrupted,
     Kept,
     Opened,
@@ -92,6 +94,12 @@ def _line(entry: Entry) -> str:
             return f"  {end}{detail}" + (f" ({span(outcome.seconds)})" if outcome.seconds >= 1 else "")
         case Ended(step=step, outcome=outcome):
             return f"{step} ended" + ("" if outcome.ok else f", failed: {brief(outcome.detail)}") + "; looking again"
+        case Hooking(event=event, command=command):
+            return f"hook {event}: running {command}"
+        case Hooked(event=event, outcome=outcome):
+            said = "done" if outcome.ok else "FAILED"
+            detail = f": {outcome.detail}" if outcome.detail else ""
+            return f"hook {event} {said}{detail}" + (f" ({span(outcome.seconds)})" if outcome.seconds >= 1 else "")
         case Closed(end=end):
             return f"end: {end.kind}: {end.why}"
         case _:
