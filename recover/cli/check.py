@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from recover.edge.fleet import Failed, Late
     from recover.model.snapshot import Target
     from recover.model.watch import Status
-    from recover.wiring import App, Eyes
+    from recover.wiring import App
 
 UNKNOWN = 3
 WIDTH = 32
@@ -132,38 +132,23 @@ def _refused(error: Exception, form: str) -> int:
 
 def _looker(opened: App, target: Target, plan: Plan) -> Callable[[float], Checked]:
     """Wired now, so that a damaged baseline or playbook is told before anything is looked at."""
+    from recover.looking import Manner, examine
+
     pauses = ((plan.looks or 2) - 1) * plan.every_s
     # A tenth is left, so that a look which had to be given up still tells what it saw.
     wanted = 0.9 * max(plan.deadline_s - pauses, plan.deadline_s / 2)
     eyes = opened.eyes(target, playbook_of(opened, target, None), wanted)
 
     def job(left: float) -> Checked:
-        ends = time.monotonic() + left
+        ends, manner = time.monotonic() + left, Manner(plan.looks, plan.every_s)
         try:
-            return examine(eyes, plan, ends)
+            return examine(
+                target.name, eyes.observer, eyes.limits, eyes.clock, manner, lambda: ends - time.monotonic()
+            ).checked
         finally:
             eyes.close()
 
     return job
-
-
-def examine(eyes: Eyes, plan: Plan, ends: float) -> Checked:
-    """One target, looked at as often as asked. The last look counts, with what the earlier ones let it know."""
-    from recover.core.diagnose import assess
-    from recover.core.past import Past, advance
-    from recover.core.report.check.verdict import checked, progress_may_tell
-    from recover.model.guest import Guest
-
-    began, past, number = time.monotonic(), Past(), 0
-    while True:
-        number += 1
-        snapshot, diagnosis = assess(eyes.observer.look(), past, eyes.limits)
-        again = number < plan.looks if plan.looks is not None else number < 2 and progress_may_tell(snapshot, diagnosis)
-        if not again or time.monotonic() + plan.every_s >= ends:
-            return checked(eyes.target.name, snapshot, diagnosis, time.monotonic() - began, number)
-        first = past.first or (snapshot.guest.mark if isinstance(snapshot.guest, Guest) else None)
-        past = Past(anchors=advance(past.anchors, diagnosis.symptoms, snapshot.at), first=first)
-        eyes.clock.sleep(plan.every_s)
 
 
 def _look_at_all(
