@@ -5,34 +5,16 @@ from __future__ import annotations
 import json
 import os
 import socket
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from recover.core.clean import clean
-from recover.core.history import History, fold
-from recover.core.report.result import exit_code, opened_at
-from recover.edge.store.journal import JournalDamaged, read_entries
+from recover.core.lookback import Told
+from recover.core.moments import run_moment
+from recover.edge.store.cases import told_run
+from recover.edge.store.folder import plain_name
 
-if TYPE_CHECKING:
-    from recover.edge.store.folder import StateFolder
-
-
-@dataclass(frozen=True, slots=True)
-class Past:
-    """One run of one target. `broken`: why its journal can't be read."""
-
-    target: str
-    run: str
-    began: float
-    ended: float | None
-    end: str
-    code: int | None
-    tried: tuple[str, ...]
-    who: str
-    goes_on: bool
-    broken: str = ""
+SLACK_S = 3600.0  # a run's id is made before it begins: a lock is taken and an earlier journal read in between
 
 
 def journal_of(folder: Path) -> Path:
@@ -63,36 +45,30 @@ def _lives(pid: int) -> bool:
 def goes_on(folder: Path) -> bool:
     """Whether the run of this run folder goes on now."""
     note = holder(folder.parent.parent)
-    return note is not None and note.get("run") == folder.name
+    return note is not None and note.get("run") == plain_name(folder.name)
 
 
-def past_runs(state: StateFolder, targets: list[str]) -> Iterator[Past]:
-    """All runs of these targets, the newest first within each."""
-    for target in targets:
-        for folder in reversed(state.runs(target)):
-            found = _past(folder, target)
-            if found is not None:
-                yield found
+def past_runs(folders: Iterable[Path], since: float | None = None, until: float | None = None) -> Iterator[Told]:
+    """These runs in the order given, one journal at a time; those that began outside of the span are left out.
+
+    A run's id opens with its time: what lies outside by that is not even read.
+    """
+    for folder in folders:
+        named = run_moment(plain_name(folder.name))
+        if named is not None and (
+            (since is not None and named < since - SLACK_S) or (until is not None and named > until)
+        ):
+            continue
+        found = told_run(folder, alive=goes_on(folder))
+        if found is not None and _within(found, since, until):
+            yield found
 
 
-def _past(folder: Path, target: str) -> Past | None:
-    try:
-        entries = tuple(read_entries(journal_of(folder)))
-    except (JournalDamaged, OSError) as error:
-        return Past(target, folder.name, 0.0, None, "unreadable", None, (), "", False, clean(str(error)))
-    history: History = fold(entries)
-    if history.opened is None:
-        return None
-    closed = history.closed
-    alive = goes_on(folder)
-    return Past(
-        target=history.opened.target,
-        run=history.opened.run,
-        began=opened_at(entries) or history.opened.at,
-        ended=closed.at if closed is not None else None,
-        end=closed.end.kind.value if closed is not None else "goes on" if alive else "cut",
-        code=exit_code(closed) if closed is not None else None,
-        tried=tuple(dict.fromkeys(a.step for a in history.attempts)),
-        who=f"{history.opened.who}@{history.opened.host}",
-        goes_on=alive,
-    )
+def _within(run: Told, since: float | None, until: float | None) -> bool:
+    """A run whose time nobody knows is damaged, and is always told."""
+    return not run.began or ((since is None or run.began >= since) and (until is None or run.began <= until))
+
+
+def newest_first(folders: Iterable[Path]) -> list[Path]:
+    """By the time that opens a run's id; ids of another form first, since nobody knows how new they are."""
+    return sorted(folders, key=lambda f: (run_moment(plain_name(f.name)) or float("inf"), f.name), reverse=True)

@@ -7,7 +7,7 @@ import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -31,6 +31,11 @@ def state_folder(given: str | None, environ: Mapping[str, str], *, root: bool) -
 def safe_name(name: str) -> str:
     """A file name for any target name; two names never share one."""
     return name if _SAFE.fullmatch(name) else "%" + quote(name, safe="")
+
+
+def plain_name(file_name: str) -> str:
+    """The name that `safe_name` made this file name of."""
+    return unquote(file_name[1:]) if file_name.startswith("%") else file_name
 
 
 class StateFolder:
@@ -64,6 +69,10 @@ class StateFolder:
     def run(self, name: str, run: str) -> Path:
         return self.target(name) / "runs" / safe_name(run)
 
+    def all_runs(self) -> list[Path]:
+        """The run folders of all targets."""
+        return sorted(p for p in (self.root / "targets").glob("*/runs/*") if p.is_dir())
+
     def find_run(self, run: str) -> Path | None:
         """The folder of a run of any target, by its id."""
         for folder in sorted((self.root / "targets").glob("*/runs/*")):
@@ -73,7 +82,7 @@ class StateFolder:
 
     def target_names(self) -> list[str]:
         folder = self.root / "targets"
-        return sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
+        return sorted(plain_name(p.name) for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -93,12 +93,13 @@ def read_entries(path: Path) -> Iterator[Entry]:
     lines = data.split(b"\n")
     whole, torn = lines[:-1], lines[-1]
     for number, line in enumerate(whole, 1):
-        yield _entry(path, number, line)
+        yield entry_of(path, number, line)
     if torn:
         return
 
 
-def _entry(path: Path, number: int, line: bytes) -> Entry:
+def entry_of(path: Path, number: int, line: bytes) -> Entry:
+    """One line of a journal. Raises JournalDamaged, naming file and line."""
     try:
         entry = decode(json.loads(line), f"{path}:{number}")
     except (ValueError, Garbled) as error:
@@ -117,5 +118,5 @@ def follow_entries(path: Path, position: int) -> tuple[list[Entry], int]:
     except FileNotFoundError:
         return [], position
     whole = data[: data.rfind(b"\n") + 1]
-    entries = [_entry(path, 0, line) for line in whole.splitlines()]
+    entries = [entry_of(path, 0, line) for line in whole.splitlines()]
     return entries, position + len(whole)
