@@ -93,7 +93,9 @@ def _list(runs: Sequence[Told]) -> Table:
         cells = [(text, "plain") for text in said]
         cells.insert(2, (end, tone(run.end, run.code)))
         rows.append(tuple(cells))
-    return Table("", ("when", "target", "end", "tried", "took", "by", "run"), tuple(rows), frozenset({4}))
+    return Table(
+        "", ("when", "target", "end", "tried", "took", "by", "run"), tuple(rows), frozenset({4}), frozenset({6})
+    )
 
 
 def _add_up(
@@ -147,7 +149,9 @@ def _draw(table: Table) -> None:
     drawn = Drawn(title=table.title or None, box=None, title_justify="left", title_style="bold", header_style="dim",
                   pad_edge=False)  # fmt: skip
     for i, name in enumerate(table.heading):
-        drawn.add_column(name, justify="right" if i in table.right else "left", overflow="fold")
+        drawn.add_column(
+            name, justify="right" if i in table.right else "left", overflow="fold", no_wrap=i in table.right
+        )
     for row in table.rows:
         drawn.add_row(*(Text(clean(text), style=COLOURS[tone] or "") for text, tone in row))
     if table.title:
