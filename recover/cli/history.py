@@ -149,9 +149,8 @@ def _draw(table: Table) -> None:
     drawn = Drawn(title=table.title or None, box=None, title_justify="left", title_style="bold", header_style="dim",
                   pad_edge=False)  # fmt: skip
     for i, name in enumerate(table.heading):
-        drawn.add_column(
-            name, justify="right" if i in table.right else "left", overflow="fold", no_wrap=i in table.right
-        )
+        folds = i not in table.right | table.whole
+        drawn.add_column(name, justify="right" if i in table.right else "left", overflow="fold", no_wrap=not folds)
     for row in table.rows:
         drawn.add_row(*(Text(clean(text), style=COLOURS[tone] or "") for text, tone in row))
     if table.title:
