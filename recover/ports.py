@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from recover.model.act import Action, Blast, Outcome
+from recover.model.notice import Notice
 from recover.model.record import Entry, Try
 from recover.model.snapshot import Snapshot
 from recover.model.verdict import Diagnosis
-from recover.model.watch import Transition
+from recover.model.watch import Standing, Transition
 
 
 class Clock(Protocol):
@@ -89,5 +90,38 @@ class Interrupts(Protocol):
 class Herald(Protocol):
     """Tells people and other systems that a target's state changed. Never raises: failures are returned."""
 
-    def tell(self, change: Transition) -> tuple[str, ...]:
-        """Within its own total deadline. One sentence per message or hook that failed, without secrets."""
+    def tell(self, *changes: Transition) -> tuple[str, ...]:
+        """Within its own total deadline. One sentence per message or hook that failed, without secrets.
+
+        Changes given together become one message per destination. Call it at every check, also without a change:
+        what could not be delivered is tried again then, and reminders are due then. It may be called from any thread.
+        """
+
+    def announce(self, *notices: Notice) -> tuple[str, ...]:
+        """What happened once: a run's end, a breaker that opened. In all else as `tell`."""
+
+
+StandingStep = Callable[[Standing], tuple[Standing, Transition | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A standing after one more look. `due`: changes that somebody must be told now, also those of who died before."""
+
+    standing: Standing
+    change: Transition | None
+    due: tuple[Transition, ...] = ()
+    trouble: tuple[str, ...] = ()
+
+
+class Standings(Protocol):
+    """How each target stands, over all processes of one state folder. Never raises: what failed is named."""
+
+    def step(self, target: str, step: StandingStep, at: float) -> Kept:
+        """One more look, by one process at a time; the change is on disk when this returns."""
+
+    def told(self, target: str, changes: tuple[Transition, ...]) -> tuple[str, ...]:
+        """They need not be told again. One sentence for each thing that went wrong."""
+
+    def read(self, target: str) -> Standing | str:
+        """As it is now, a new one where there is none, or why it can't be read."""

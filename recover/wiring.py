@@ -25,16 +25,19 @@ from recover.edge.store.folder import StateFolder, StateProblem, state_folder
 from recover.edge.store.journal import FileJournal, JournalDamaged
 from recover.edge.store.lock import Holder, TargetLock
 from recover.edge.store.memory import MemoryJournal
+from recover.edge.store.standings import FileStandings
 from recover.engine import Run, World
 from recover.model.ladder import Limits, Playbook
 from recover.model.record import Began, Closed, End, EndKind, Entry, Opened
 from recover.model.snapshot import Baseline, Snapshot, Target
 from recover.model.verdict import Scope
-from recover.ports import Actuator, Clock, Gate, Journal, Observer, View
+from recover.ports import Actuator, Clock, Gate, Herald, Journal, Observer, View
+from recover.watcher import Watcher
 
 if TYPE_CHECKING:
     from recover.core.read.pve import GuestRow
     from recover.edge.connections import Connections
+    from recover.edge.proxmox.client import Client
     from recover.edge.simulated import Fault
 
 DEFAULT_PLAYBOOK = "hung-server"
@@ -128,6 +131,7 @@ class App:
     state: StateFolder
     environ: Mapping[str, str] = field(default_factory=dict)
     _guests: dict[str, tuple[GuestRow, ...] | str] = field(default_factory=dict)
+    _clients: dict[str, Client] = field(default_factory=dict)  # for looks: of many targets one asks for the secret
 
     def resolve(self, names: Sequence[str]) -> tuple[Target, ...]:
         """All names or none. Raises UsageProblem with suggestions for each that is no target."""
@@ -178,7 +182,10 @@ class App:
         clock = SystemClock()
         baseline = self.baseline(target)
         settings = self.config.targets.get(target.name) or TargetConfig(target.name, ssh=self.config.ssh)
-        connections = Connections(self.config, settings, target, look_s=flags.look_s, steady=flags.steady)
+        client = None if acts else self._client_of(target.cluster)
+        connections = Connections(
+            self.config, settings, target, look_s=flags.look_s, steady=flags.steady, client=client
+        )
         limits = playbook.limits if flags.max_scope is None else replace(playbook.limits, max_scope=flags.max_scope)
         context = Context(
             evict=flags.evict,
@@ -200,6 +207,18 @@ class App:
             baseline=baseline,
         )
 
+    def _client_of(self, cluster: str) -> Client | None:
+        from recover.edge.connections import cluster_client
+
+        if cluster in self.config.clusters and cluster not in self._clients:
+            self._clients[cluster] = cluster_client(self.config.clusters[cluster])
+        return self._clients.get(cluster)
+
+    def close(self) -> None:
+        """End the connections that looks at several targets share."""
+        for client in self._clients.values():
+            client.close()
+
     def _took(self, target: Target) -> tuple[tuple[str, float, int], ...]:
         """A journal that can't be read must not keep us from recovering: then the estimate is from the size."""
         try:
@@ -211,6 +230,10 @@ class App:
         """For commands that only look. Nothing is connected before the first look."""
         wired = self.wire(target, playbook, Flags(look_s=look_s, steady=steady), acts=False)
         return Eyes(target, wired.playbook.limits, wired.clock, wired.observer, wired.close)
+
+    def watcher(self, herald: Herald) -> Watcher:
+        """Remembers what checks say and tells what changed. Can change nothing but files below STATE/watch."""
+        return Watcher(FileStandings(self.state), herald, SystemClock(), self.config.watch.policy)
 
     def recover(self, wired: Wired, gate: Gate, view: View, flags: Flags) -> Result:
         """Run, or go on with a run that was cut. Raises Held, UsageProblem; OSError if the journal can't be written."""
@@ -247,6 +270,7 @@ def _target(config: TargetConfig) -> Target:
         protect=config.protect,
         playbook=config.playbook,
         expect=config.expect,
+        do_not_recover=config.do_not_recover,
     )
 
 

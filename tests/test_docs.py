@@ -149,6 +149,8 @@ KEYS = {
     "ssh": known_keys({"ssh": {"?": 1}}, "ssh"),
     "targets.node-174": known_keys({"targets": {"node-174": {"?": 1}}}, "targets.node-174"),
     "targets.node-174.expect": known_keys({"targets": {"node-174": {"expect": {"?": 1}}}}, "targets.node-174.expect"),
+    "watch": known_keys({"watch": {"?": 1}}, "watch"),
+    "fleet": known_keys({"fleet": {"?": 1}}, "fleet"),
 }
 
 
@@ -169,6 +171,13 @@ def test_every_key_is_in_the_example_and_explained(path: str) -> None:
     assert set(found) == KEYS[path]
     table = set(re.findall(r"^\| `(\w+)` \|", page("configuration"), re.M))
     assert KEYS[path] - {"ssh", "expect"} <= table
+
+
+def test_every_key_of_a_maintenance_window_is_in_the_example_and_explained() -> None:
+    data = tomllib.loads(block(page("configuration"), "toml"))
+    keys = known_keys({"maintenance": [{"?": 1}]}, "maintenance[0]")
+    assert set().union(*data["maintenance"]) == keys
+    assert all(f"`{key}`" in page("configuration") for key in keys)
 
 
 def test_the_keys_of_the_whole_file_are_in_the_example() -> None:

@@ -17,17 +17,20 @@ from recover.model import (
     hypervisor,
     ladder,
     memory,
+    notice,
     process,
     reading,
     record,
     snapshot,
     verdict,
+    watch,
 )
 
 Json = None | bool | int | float | str | list[Any] | dict[str, Any]
 
 _MODULES: tuple[types.ModuleType, ...] = (
-    act, contact, gpu, guest, host, hypervisor, ladder, memory, process, reading, record, snapshot, verdict,
+    act, contact, gpu, guest, host, hypervisor, ladder, memory, notice, process, reading, record, snapshot,
+    verdict, watch,
 )  # fmt: skip
 _TYPE = "$"  # tag of a record; values of the world never stand in a dict of their own, so it cannot clash
 

@@ -8,7 +8,12 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
+from recover.core.config_notify import Destination, Hook, hooks_of, notify_of
 from recover.core.config_table import FORMS, SecretFile, SecretSource, Table, nearest
+from recover.core.config_watch import WatchConfig, fleet, maintenance, none_unknown, watch
+from recover.core.fleet import FleetLimits
+from recover.core.windows import Window
+from recover.model.notice import HookEvent
 
 _UNIT = re.compile(r"[A-Za-z0-9:_.@\\][A-Za-z0-9:_.@\\-]*")
 _TOKEN = re.compile(r"[^\s@!=]+@[^\s@!=]+![A-Za-z0-9][A-Za-z0-9._-]*")
@@ -58,6 +63,7 @@ class TargetConfig:
     protect: tuple[str, ...] = ()
     ssh: Ssh = field(default_factory=Ssh)
     expect: tuple[tuple[str, int], ...] = ()
+    do_not_recover: bool = False  # never by itself; a person may
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,11 @@ class Config:
     hosts: Mapping[str, Ssh] = field(default_factory=dict)  # opt-in root shells on Proxmox nodes, merged over nothing
     targets: Mapping[str, TargetConfig] = field(default_factory=dict)
     source: str = ""
+    watch: WatchConfig = field(default_factory=WatchConfig)
+    fleet: FleetLimits = field(default_factory=FleetLimits)
+    maintenance: tuple[Window, ...] = ()
+    notify: Mapping[str, Destination] = field(default_factory=dict)
+    hooks: Mapping[HookEvent, Hook] = field(default_factory=dict)
 
 
 def parse_config(data: Mapping[str, Any], source: str = "") -> tuple[Config | None, tuple[str, ...]]:
@@ -76,12 +87,18 @@ def parse_config(data: Mapping[str, Any], source: str = "") -> tuple[Config | No
     ssh = at.table("ssh", _ssh) or Ssh()
     hosts = at.tables("hosts", lambda table, name: table.table("ssh", _ssh) or Ssh(user="root"))
     targets = at.tables("targets", _target)
+    notify, hooks = notify_of(at), hooks_of(at)
+    watched = at.table("watch", watch) or WatchConfig()
+    limits = at.table("fleet", fleet) or FleetLimits()
+    windows = at.rows("maintenance", maintenance)
+    none_unknown(at, windows, targets)
     at.done()
     targets = {name: replace(t, ssh=t.ssh.over(ssh)) for name, t in _placed(at, data, targets).items()}
     if at.problems:
         return None, tuple(at.problems)
     freeze = MappingProxyType
-    return Config(freeze(clusters), ssh, freeze(hosts), freeze(targets), source), ()
+    reached = (freeze(clusters), ssh, freeze(hosts), freeze(targets))
+    return Config(*reached, source, watched, limits, windows, freeze(notify), freeze(hooks)), ()
 
 
 def _cluster(table: Table, name: str) -> Cluster:
@@ -137,6 +154,7 @@ def _target(table: Table, name: str) -> TargetConfig:
         protect=table.texts("protect"),
         ssh=table.table("ssh", _ssh) or Ssh(),
         expect=table.table("expect", _expect) or (),
+        do_not_recover=table.flag("do_not_recover"),
     )
 
 

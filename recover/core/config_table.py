@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
+from recover.core.duration import duration
+
 T = TypeVar("T")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -95,6 +97,30 @@ class Table:
             return value
         return None
 
+    def get(self, key: str) -> Any:
+        """The bare value, asked for: what has no method of its own here is checked by who asks."""
+        return self._get(key)
+
+    def flag(self, key: str) -> bool:
+        value = self._get(key)
+        if value is not None and not isinstance(value, bool):
+            self.wrong(key, f"expected true or false, got {_shown(key, value)}")
+        return value is True
+
+    def duration(self, key: str, least: float, most: float) -> float | None:
+        """Seconds, written as "30s", "2m" or "1h"."""
+        value = self._get(key)
+        if value is None:
+            return None
+        seconds = duration(value)
+        if seconds is None:
+            self.wrong(key, f'expected a duration like "30s", "2m" or "1h", got {_shown(key, value)}')
+        elif not least <= seconds <= most:
+            self.wrong(key, f"expected {least:g}s to {most:g}s, got {value}")
+        else:
+            return seconds
+        return None
+
     def texts(self, key: str, check: Callable[[str], str] | None = None) -> tuple[str, ...]:
         value = self._get(key)
         if value is None:
@@ -130,6 +156,21 @@ class Table:
         parsed = parse(inner)
         inner.done()
         return parsed
+
+    def rows(self, key: str, parse: Callable[[Table], T]) -> tuple[T, ...]:
+        """A list of tables: [[maintenance]], counted from 0."""
+        value = self._get(key)
+        if value is None:
+            return ()
+        if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
+            self.wrong(key, f"expected tables [[{self.at(key)}]], got {_shown(key, value)}")
+            return ()
+        found = []
+        for i, item in enumerate(value):
+            inner = Table(item, f"{self.at(key)}[{i}]", self.problems)
+            found.append(parse(inner))
+            inner.done()
+        return tuple(found)
 
     def tables(self, key: str, parse: Callable[[Table, str], T]) -> dict[str, T]:
         """A table of named tables: [targets.NAME]."""

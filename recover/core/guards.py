@@ -134,7 +134,10 @@ def _held(case: Case) -> Refuse | None:
 
 
 def _do_not_recover(case: Case) -> Refuse | None:
-    hypervisor = case.snapshot.hypervisor
+    hypervisor, target = case.snapshot.hypervisor, case.snapshot.target
+    if target.do_not_recover:
+        lift = f"take do_not_recover out of [targets.{target.name}], if you may"
+        return Refuse("tag", "the configuration says do_not_recover", lift)
     if isinstance(hypervisor, Hypervisor) and "do-not-recover" in hypervisor.tags:
         return Refuse("tag", "it carries the tag do-not-recover", "take the tag off in Proxmox, if you may")
     return None

@@ -35,6 +35,7 @@ class Target:
     protect: tuple[str, ...] = ()
     playbook: str = ""
     expect: tuple[tuple[str, int], ...] = ()  # gpus -> count, ram_available -> MiB
+    do_not_recover: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,3 +57,45 @@ class Transition:
     after: Judged
     before_since: float = 0.0
     flapping: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """One process of one boot of one machine: a number alone is given to others again."""
+
+    host: str
+    boot: str
+    pid: int
+    started: int  # clock ticks since boot, field 22 of /proc/PID/stat
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """That `target` is acted on by itself. On disk before anything is done; `ended` 0: it goes on."""
+
+    target: str
+    holder: Controller
+    began: float
+    ended: float = 0.0
+    end: str = ""  # how the run ended, in a word
+    tried: bool = False  # something was done to the target, or nobody knows
+
+
+@dataclass(frozen=True, slots=True)
+class Breaker:
+    """Opened by a failure that nothing explains, closed by a person. `closed_at` 0: it is open."""
+
+    opened_at: float
+    target: str
+    why: str
+    closed_at: float = 0.0
+    closed_by: str = ""
+    closed_why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What has been done unattended by all processes of this state folder: who may still act is read from it alone."""
+
+    permits: tuple[Permit, ...] = ()
+    breakers: tuple[Breaker, ...] = ()  # the newest last

@@ -1,0 +1,68 @@
+"""What is done with a check besides showing it: remembered, told where it changed, never more. It drives ports only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from recover.core.report.check.verdict import Checked
+from recover.core.watch import Policy, judged, step
+from recover.model.notice import Notice
+from recover.model.watch import Standing, Transition
+from recover.ports import Clock, Herald, Kept, Standings
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A target after one more check. `trouble`: what could not be kept, a sentence each."""
+
+    standing: Standing
+    change: Transition | None = None
+    trouble: tuple[str, ...] = ()
+
+
+class Silent:
+    """A herald that tells nobody."""
+
+    def tell(self, *changes: Transition) -> tuple[str, ...]:
+        return ()
+
+    def announce(self, *notices: Notice) -> tuple[str, ...]:
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Watcher:
+    """Takes what was checked. Safe for many threads, and beside other processes of the same state folder."""
+
+    standings: Standings
+    herald: Herald
+    clock: Clock
+    policy: Policy
+
+    def checked(self, *seen: Checked) -> tuple[tuple[Watched, ...], tuple[str, ...]]:
+        """Remember it all, then tell together what changed. Gives also what could not be told, a sentence each.
+
+        Never raises for what the world does. The herald is called also where nothing changed: it may owe something.
+        """
+        kept = [(one.target, self._remember(one)) for one in seen]
+        failed = self.herald.tell(*(change for _, k in kept for change in k.due))
+        for target, k in kept:
+            if k.due:
+                failed = (*failed, *self.standings.told(target, k.due))
+        return tuple(Watched(k.standing, k.change, k.trouble) for _, k in kept), failed
+
+    def would(self, seen: Sequence[Checked]) -> tuple[Watched, ...]:
+        """How they would stand after this check; nothing is written and nobody is told."""
+        return tuple(self._would(one) for one in seen)
+
+    def _remember(self, one: Checked) -> Kept:
+        look = judged(one, self.clock.now())
+        return self.standings.step(one.target, lambda before: step(before, look, self.policy), look.at)
+
+    def _would(self, one: Checked) -> Watched:
+        before = self.standings.read(one.target)
+        trouble = () if isinstance(before, Standing) else (before,)
+        standing = before if isinstance(before, Standing) else Standing(one.target)
+        after, change = step(standing, judged(one, self.clock.now()), self.policy)
+        return Watched(after, change, trouble)
