@@ -47,7 +47,7 @@ def _proved(shell: Shell, group: Group, total: int, idle: int | None, seconds: f
         launch = from_argv(group.launch)
         if launch is None:
             return ()
-        found = gathered(question(shell, wanted(launch), seconds))
+        found = gathered(question(shell, wanted(launch, members=group.members), seconds))
     except Problem as problem:
         return (f"whether its launch could fit was not found out: {problem}",)
     return explain_exhaustion(group.launch, total, idle, found) or ()

@@ -53,13 +53,13 @@ def question(shell: Shell, request: dict[str, object], seconds: float = ASK_S) -
     raise Problem(f"{shell.where}: the agent said nothing (exit {said.code}) {clean(last[0], 200)}".rstrip())
 
 
-def check(shell: Shell, argv: Sequence[str], seconds: float = ASK_S) -> Preflight | None:
+def check(shell: Shell, argv: Sequence[str], seconds: float = ASK_S, container: str = "") -> Preflight | None:
     """A server's own command judged on its machine, as before it is started again; None for words that start none.
-    Raises Problem when the machine gives no answer."""
+    `container`: whose files hold the engine. Raises Problem when the machine gives no answer."""
     launch = from_argv(argv)
     if launch is None:
         return None
-    found = gathered(question(shell, wanted(launch), seconds))
+    found = gathered(question(shell, wanted(launch, container=container), seconds))
     known = found.installed.version if found.installed is not None else None
     return one(from_argv(argv, files=dict(found.files), version=known) or launch, found)
 

@@ -8,7 +8,8 @@ import os
 import re
 
 from recover.guest import child
-from recover.guest.budget_engine import find_engine, find_model
+from recover.guest.budget_engine import find_engine
+from recover.guest.budget_model import find_model
 from recover.guest.budget_servers import others
 from recover.guest.child import Child, collect
 from recover.guest.wire import Limit, at, emit, gap, guarded, listdir, read, read_or

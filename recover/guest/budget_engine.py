@@ -1,4 +1,4 @@
-"""Which engine the command's interpreter would start, from where, and what its source says; and the model's config.
+"""Which engine the command's interpreter would start, from where, and what its source says.
 
 The interpreter is asked in a child with a deadline, and nothing of the engine is imported: import system and metadata
 tell where it lies (wheel, editable install, source checkout in the working folder or on PYTHONPATH).
@@ -8,18 +8,17 @@ import json
 import os
 import re
 
-from recover.guest import child
+from recover.guest import budget_image, child
 from recover.guest.child import Child, collect
+from recover.guest.layers import View
 from recover.guest.wire import Limit, emit, gap, read_or
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Optional
+    from typing import Any, Callable, Iterator, Optional
 
 FILE_CAP = 3 << 20
 TOTAL_CAP = 10 << 20
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
-_HUB = re.compile(r"^[\w.-]+/[\w.-]+$")
 
 # Runs in the command's interpreter, 3.6 to 3.14. The working folder and PYTHONPATH come last of all, so that nothing
 # that lies there is taken for a module of the standard library.
@@ -67,11 +66,19 @@ def find_engine(request: "dict[str, Any]", where: "Optional[str]", mentions: "Op
     engine = str(request.get("engine") or "")
     if not engine or where is None or mentions is None:
         return
-    python, how = interpreter(str(request.get("interpreter") or "python3"), engine)
+    word = str(request.get("interpreter") or "python3")
+    found = _looked(request, engine, word, limit)
+    if found is None or "gap" in found:
+        gap("budget-engine", "absent" if found else "timeout", found["gap"] if found else "no answer in time")
+        return
+    if "origin" in found:
+        _inside(found, engine, where, mentions, limit)
+        return
+    python, how = interpreter(found["word"], engine)
     if python is None:
         gap("budget-engine", "absent", how)
         return
-    paths = [str(path) for path in request.get("paths") or ()]
+    paths = [str(path) for path in request.get("paths") or ()] + found["paths"]
     asked = json.dumps({"name": engine, "paths": paths})
     ended = child.run([python, "-E", "-c", ASK, asked], limit.within(25.0), "python")
     said = _last_json(ended.out)
@@ -89,6 +96,21 @@ def find_engine(request: "dict[str, Any]", where: "Optional[str]", mentions: "Op
     said.update(engine=engine, how=how, install=_kind(said, origin), commit=_commit(origin), asked=python)
     emit("budget-engine", **said)
     send_sources(origin, where, mentions, limit)
+
+
+def _looked(request: "dict[str, Any]", engine: str, word: str, limit: Limit) -> "Optional[dict[str, Any]]":
+    """`budget_image.find` in a child: a stuck process or a dead file system of a container blocks who reads there."""
+    finder = Child("engine", lambda say: say(budget_image.find(request, engine, word, limit)))
+    collect([finder], limit)
+    crash = [value["crash"] for value in finder.values if "crash" in value]
+    return {"gap": crash[0]} if crash else finder.values[0] if finder.values else None
+
+
+def _inside(found: "dict[str, Any]", engine: str, where: str, mentions: str, limit: Limit) -> None:
+    view, origin = View(found["roots"]), found["origin"]
+    emit("budget-engine", engine=engine, version=found["version"], origin=origin, install=found["install"], commit="",
+         asked=found["name"], how=found["name"])  # fmt: skip
+    send_sources(origin, where, mentions, limit, view)
 
 
 def _last_json(text: str) -> "Optional[dict[str, Any]]":
@@ -135,12 +157,7 @@ def _kind(said: "dict[str, Any]", origin: str) -> str:
 
 def _own_version(origin: str) -> str:
     """Of a checkout without metadata: its own word."""
-    for name in ("_version.py", "version.py", "__init__.py"):
-        match = re.search(r"^(?:__version__|version)\b[^=\n]*=\s*(?:version\s*=\s*)?['\"]([^'\"]+)['\"]",
-                          read_or(os.path.join(origin, name)), re.M)  # fmt: skip
-        if match:
-            return match.group(1)
-    return ""
+    return budget_image.version_in(read_or(os.path.join(origin, name)) for name in budget_image.VERSIONS)
 
 
 def _commit(origin: str) -> str:
@@ -158,11 +175,13 @@ def _commit(origin: str) -> str:
 # --- the source ---------------------------------------------------------------------------------------------------
 
 
-def send_sources(origin: str, where: str, mentions: str, limit: Limit) -> None:
+def send_sources(
+    origin: str, where: str, mentions: str, limit: Limit, view: "Optional[View]" = None
+) -> None:
     """Every file of the package that speaks of host memory, whole; what does not fit is named instead."""
 
     def job(say: "Callable[[Any], None]") -> None:
-        _walk(origin, where, mentions, say)
+        _walk(_files(origin) if view is None else view.files(origin), where, mentions, say)
 
     reader = Child("source", job)
     late = collect([reader], limit)
@@ -177,26 +196,33 @@ def send_sources(origin: str, where: str, mentions: str, limit: Limit) -> None:
         emit("budget-source", path=origin, missing=detail)
 
 
-def _walk(origin: str, where: str, mentions: str, say: "Callable[[Any], None]") -> None:
-    wanted, speaks = re.compile(where), re.compile(mentions)
+def _files(origin: str) -> "Iterator[tuple[str, str]]":
     base = os.path.dirname(origin.rstrip("/"))
-    total = 0
     for folder, folders, names in os.walk(origin):
         folders[:] = sorted(name for name in folders if name != "__pycache__" and not name.startswith("."))
         for name in sorted(names):
             path = os.path.join(folder, name)
-            inner = os.path.relpath(path, base)
-            if not name.endswith(".py") or not wanted.match(inner):
-                continue
-            text = read_or(path, "") if os.path.getsize(path) <= FILE_CAP else None
-            if text is None or len(text) >= 1 << 20:
-                text = _large(path)
-            if text is None:
-                say({"path": inner, "missing": "larger than %d bytes" % FILE_CAP})
-            elif speaks.search(text):
-                total += len(text)
-                fits = total <= TOTAL_CAP
-                say({"path": inner, "text": text} if fits else {"path": inner, "missing": "too much source"})
+            yield os.path.relpath(path, base), path
+
+
+def _walk(
+    files: "Iterator[tuple[str, str]]", where: str, mentions: str, say: "Callable[[Any], None]"
+) -> None:
+    """`files`: (path within the package's parent, where it lies)."""
+    wanted, speaks = re.compile(where), re.compile(mentions)
+    total = 0
+    for inner, path in files:
+        if not inner.endswith(".py") or not wanted.match(inner):
+            continue
+        text = read_or(path, "") if os.path.getsize(path) <= FILE_CAP else None
+        if text is None or len(text) >= 1 << 20:
+            text = _large(path)
+        if text is None:
+            say({"path": inner, "missing": "larger than %d bytes" % FILE_CAP})
+        elif speaks.search(text):
+            total += len(text)
+            fits = total <= TOTAL_CAP
+            say({"path": inner, "text": text} if fits else {"path": inner, "missing": "too much source"})
     say({"whole": True})
 
 
@@ -205,69 +231,3 @@ def _large(path: str) -> "Optional[str]":
         return None
     with open(path, "rb") as file:
         return file.read(FILE_CAP).decode("utf-8", "surrogateescape")
-
-
-# --- the model ----------------------------------------------------------------------------------------------------
-
-
-def find_model(request: "dict[str, Any]", limit: Limit) -> None:
-    """config.json and the size of the weights: of a folder, or of a name in a hub's cache. Never from the network."""
-    model, names = str(request.get("model") or ""), [str(name) for name in request.get("files") or ()]
-    homes = [str(home) for home in request.get("homes") or ()]
-
-    def job(say: "Callable[[Any], None]") -> None:
-        for name in names:
-            if os.path.isfile(name):
-                say({"file": name, "size": os.path.getsize(name)})
-        for folder in model_folders(model, homes):
-            if os.path.isfile(os.path.join(folder, "config.json")):
-                text = read_or(os.path.join(folder, "config.json"))
-                say({"folder": folder, "config": text, "weights": weights(folder)})
-                return
-        if os.path.isfile(model):
-            say({"file": model, "size": os.path.getsize(model)})
-
-    reader = Child("model", job)
-    late = collect([reader], limit)
-    found = [value for value in reader.values if "folder" in value]
-    files = {value["file"]: value["size"] for value in reader.values if "file" in value}
-    emit("budget-model", model=model, files=files, **(found[0] if found else {}))
-    if late:
-        gap("budget-model", "timeout", "%s could not be read in time" % model)
-
-
-def model_folders(model: str, homes: "list[str]") -> "list[str]":
-    if not model:
-        return []
-    if os.path.isdir(model) or not _HUB.match(model):
-        return [model]
-    roots = homes or _hubs()
-    found = []
-    for root in roots:
-        repo = os.path.join(root, "models--" + model.replace("/", "--"))
-        revision = read_or(os.path.join(repo, "refs", "main")).strip()
-        snapshots = os.path.join(repo, "snapshots")
-        names = sorted(os.listdir(snapshots), reverse=True) if os.path.isdir(snapshots) else []
-        found += [os.path.join(snapshots, name) for name in ([revision] if revision in names else names)]
-        found.append(os.path.join(root, model))  # ModelScope keeps names as folders
-    return found
-
-
-def _hubs() -> "list[str]":
-    homes = [os.path.expanduser("~"), "/root"]
-    homes += [os.path.join("/home", name) for name in (sorted(os.listdir("/home")) if os.path.isdir("/home") else [])]
-    hubs = [os.environ.get("HF_HUB_CACHE") or "", os.path.join(os.environ.get("HF_HOME") or "/nowhere", "hub")]
-    for home in homes:
-        hubs += [os.path.join(home, ".cache/huggingface/hub"), os.path.join(home, ".cache/modelscope/hub"),
-                 os.path.join(home, ".cache/modelscope/hub/models")]  # fmt: skip
-    return [hub for hub in dict.fromkeys(hubs) if os.path.isdir(hub)]
-
-
-def weights(folder: str) -> "Optional[int]":
-    """Bytes of the weight files. safetensors beside .bin are the same weights twice: only the first kind counts."""
-    names = os.listdir(folder)
-    for end in _WEIGHTS:
-        sizes = [os.path.getsize(os.path.join(folder, name)) for name in names if name.endswith(end)]
-        if sizes:
-            return sum(sizes)
-    return None

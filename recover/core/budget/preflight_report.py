@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from recover.core.budget.bytes_per_token import read_config
@@ -13,6 +13,7 @@ from recover.core.budget.version import Version, version
 from recover.core.clean import clean
 from recover.core.read.report import Report
 from recover.core.read.rows import Row
+from recover.model.process import ProcessId
 from recover.model.reading import Known, Reading, Unknown
 
 
@@ -178,12 +179,20 @@ def records(report: Report) -> tuple[dict[str, object], ...]:
     return tuple({**row.raw, "k": kind} for kind, rows in report.kinds.items() for row in rows)
 
 
-def wanted(launch: Launch, paths: Sequence[str] = ()) -> dict[str, object]:
-    """What to ask the agent for a launch. An engine inside an image is not on the machine, so it isn't asked for."""
-    inside = launch.wrapper in ("docker", "compose") or bool(launch.image)
+def wanted(
+    launch: Launch, paths: Sequence[str] = (), members: Iterable[ProcessId] = (), container: str = ""
+) -> dict[str, object]:
+    """What to ask the agent for a launch. `members`: processes of the server, if it runs; `container`: where it did.
+
+    An engine inside an image or a container is read where that lies on the machine.
+    """
+    image = container or launch.image
+    inside = launch.wrapper in ("docker", "compose") or bool(image)
     return {
         "do": "budget",
-        "engine": "" if inside else launch.engine,
+        "engine": "" if inside and not image else launch.engine,
+        "image": image,
+        "members": [(member.pid, member.start) for member in members],
         "interpreter": launch.interpreter or {"vllm": "vllm", "sglang": "python3"}.get(launch.engine, "python3"),
         "model": launch.model,
         "files": [launch.model] if launch.model.endswith(".gguf") else [],

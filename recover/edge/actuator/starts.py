@@ -8,8 +8,7 @@ from recover.core.aftercare import REFUSED
 from recover.edge.actuator import Hand
 from recover.edge.shell.port import Shell
 from recover.model.act import Action, Outcome, StartService
-
-ASK_S = 60.0
+from recover.steps.bounds import CHECK_S
 
 
 class CheckedStarts:
@@ -36,7 +35,7 @@ class CheckedStarts:
         if not action.launch or total is None or explain_exhaustion(action.launch, total, None) is None:
             return None
         try:
-            found = check(self._shell, action.launch, ASK_S)
+            found = check(self._shell, action.launch, CHECK_S)
         except Problem:
             return None
         if found is None or found.verdict.fit is not Fit.NOT:

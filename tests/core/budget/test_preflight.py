@@ -222,7 +222,8 @@ services:
     assert len(results) == 2
     assert all("not proved" in "\n".join(lines(r)) for r in results)
     assert str(results[0].launch.version) == "0.5.9"
-    assert wanted(results[0].launch)["engine"] == ""  # the image's engine is not on the machine
+    asked_of = wanted(results[0].launch)  # the image's engine is read where the image lies
+    assert (asked_of["engine"], asked_of["image"]) == ("sglang", "lmsysorg/sglang:v0.5.9")
 
 
 def test_what_is_asked_of_the_agent():
