@@ -31,6 +31,7 @@ from recover.model.verdict import Finding, Scope, State
 from recover.steps.undo import duty as duty_of
 from recover.steps.undo import settles
 
+LOOKS_S = 300.0  # beside a rung's own worst case: settling, ripening, looks, another try
 CUT = Outcome(ok=False, detail="the tool ended before the step did", clear=False)
 ENDS_GROUPS = frozenset({"dead-group", "hung-group"})
 _SAYS_ONLY = (PlaceMarker, ClearMarker)  # they change nothing that a look judges, so a look is not stale by them
@@ -235,10 +236,8 @@ def _same_boot(reboot: Reboot | None, mark: Mark) -> bool:
 
 
 def _worst_case(saw: Saw) -> float:
-    """Seconds that the whole ladder can need from here, each rung tried twice, with time to look between."""
-    return sum(
-        2 * (option.offer.line.worst_case_s + 180.0) for option in saw.options if isinstance(option.offer, Ready)
-    )
+    """Seconds that the whole ladder can need from here, with time for a second try and for the looks between."""
+    return sum(option.offer.line.worst_case_s + LOOKS_S for option in saw.options if isinstance(option.offer, Ready))
 
 
 def _closed_spans(spans: tuple[OwnActs, ...], mark: Mark) -> tuple[OwnActs, ...]:

@@ -3,48 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import assert_never
 
-from recover.model.act import (
-    Act,
-    Action,
-    AwaitBoot,
-    AwaitGone,
-    ClearMarker,
-    EndMpsClient,
-    Line,
-    LoadDriver,
-    OnHost,
-    PlaceMarker,
-    RebootGuest,
-    RemoveLeftovers,
-    ResetGpu,
-    ResetPci,
-    ResetVm,
-    RestoreAutostart,
-    RestoreResetMethod,
-    SetPersistence,
-    ShutdownVm,
-    Signal,
-    StartService,
-    StartVm,
-    StopService,
-    StopVm,
-    SuspendAutostart,
-    SyncDisks,
-    UnloadDriver,
-    WakeGpu,
-)
+from recover.model.act import Act, Line
 from recover.model.guest import Guest
 from recover.model.ladder import Params
 from recover.model.process import Group, Health, Owner, OwnerKind, Process, ProcessId
 from recover.model.reading import Known
 from recover.model.snapshot import Snapshot
 from recover.model.verdict import Finding
+from recover.steps.bounds import worst_case_s
 
 SICK = frozenset({Health.DEAD, Health.HUNG})
-_ASKING_S = 30.0  # a manager is asked for something that it does at once
-_SHORT_S = 10.0  # an act that is done or refused at once: a signal, a mode, a marker
 
 # Cards that a reset has left dead until the host rebooted (CloudRift's report on FLR under KVM): vendor:device.
 FRAGILE = {
@@ -125,28 +94,3 @@ def owner_word(owner: Owner) -> str:
 def line(acts: Iterable[Act], words: Iterable[str]) -> Line:
     acts = tuple(acts)
     return Line(acts, sum(worst_case_s(a.do) for a in acts), tuple(words))
-
-
-def worst_case_s(action: Action) -> float:
-    """The longest time that `action` may take before its own deadline ends it."""
-    match action:
-        case StopService(deadline_s=s) | StartService(deadline_s=s) | AwaitGone(deadline_s=s) | ResetGpu(deadline_s=s):
-            return s
-        case SyncDisks(deadline_s=s) | ShutdownVm(deadline_s=s) | StopVm(deadline_s=s) | ResetVm(deadline_s=s):
-            return s
-        case AwaitBoot(deadline_s=s) | RemoveLeftovers(deadline_s=s) | WakeGpu(deadline_s=s):
-            return s
-        case EndMpsClient(deadline_s=s) | UnloadDriver(deadline_s=s) | LoadDriver(deadline_s=s):
-            return s
-        case RebootGuest() | SuspendAutostart() | RestoreAutostart():
-            return _ASKING_S
-        case ResetPci(deadline_s=s) | RestoreResetMethod(deadline_s=s):
-            return s
-        case OnHost(do=inner):
-            return worst_case_s(inner)
-        case StartVm(timeout_s=seconds):
-            return float(seconds)
-        case Signal() | SetPersistence() | PlaceMarker() | ClearMarker():
-            return _SHORT_S
-        case _:
-            assert_never(action)

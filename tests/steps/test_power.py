@@ -54,7 +54,7 @@ def test_shut_down_stop_start_wait():
         AwaitBoot(b.BOOT, 8, 900.0),
     ]
     assert must(line) == [False, False, True, True, True]
-    assert line.worst_case_s == 20 + 180 + 180 + timeout + 900
+    assert line.worst_case_s == 35 + (180 + 30 + 180) + (180 + 180) + 2 * (timeout + 60) + 180 + 900 + 65
 
 
 def test_a_mute_guest_with_a_silent_agent_is_stopped_at_once():

@@ -33,6 +33,7 @@ from recover.model.act import (
 )
 from recover.model.contact import Broken
 from recover.model.process import ProcessId
+from recover.steps.bounds import ASKING_S, GUEST_SLACK_S, SHORT_S, STATE_S
 
 _First = (
     StopService | StartService | Signal | AwaitGone | SetPersistence | ResetGpu | PlaceMarker | ClearMarker | SyncDisks
@@ -49,11 +50,8 @@ _Second = (
 )
 GuestAction = _First | _Second
 GUEST_ACTIONS = (*get_args(_First), *get_args(_Second))
-_SHORT_S = 30.0  # acts without a deadline of their own
-_SLACK_S = 15.0  # for connecting and for the agent's last word after its own deadline
 # Repeating these after an unclear end does no harm: each is an ensure verb that looks first.
 _HARMLESS = (AwaitGone, PlaceMarker, ClearMarker, SyncDisks, RemoveLeftovers, SuspendAutostart, RestoreAutostart)
-_ASKING_S = 60.0
 
 
 def _in_guest(action: Action) -> TypeGuard[GuestAction]:
@@ -72,7 +70,7 @@ class GuestActuator:
             return Outcome(ok=False, detail=f"{type(action).__name__} is not done inside the guest", changed=False)
         request, seconds = request_of(action)
         request["protect_pids"] = self._protect
-        said = self._probe.act(request, seconds + _SLACK_S)
+        said = self._probe.act(request, seconds + GUEST_SLACK_S)
         return outcome_of(said, harmless=isinstance(action, _HARMLESS))
 
 
@@ -85,19 +83,19 @@ def request_of(action: GuestAction) -> tuple[dict[str, Any], float]:
             return _service("start_service", manager, name, uid, deadline_s)
         case Signal(_, members, signal, descendants, spare):
             what = {"do": "signal", "signal": signal, "descendants": descendants, "spare": _members(spare)}
-            return {**what, "members": _members(members)}, _SHORT_S
+            return {**what, "members": _members(members)}, SHORT_S
         case AwaitGone(_, members, deadline_s):
             return {"do": "await_gone", "members": _members(members), "deadline": deadline_s}, deadline_s
         case SetPersistence(uuid, bus_id, on):
             what = {"do": "set_persistence", "uuid": uuid, "bus_id": bus_id, "on": on}
-            return {**what, "deadline": _SHORT_S}, _SHORT_S
+            return {**what, "deadline": SHORT_S}, SHORT_S
         case ResetGpu(gpus, deadline_s):
             return {"do": "reset_gpu", "gpus": gpus, "deadline": deadline_s}, deadline_s
         case PlaceMarker(run, who, host, rung, ttl_s, takes_over):
             claim = {"run": run, "who": who, "host": host, "rung": rung, "takes_over": takes_over}
-            return {"do": "place_marker", **claim, "ttl_s": ttl_s}, _SHORT_S
+            return {"do": "place_marker", **claim, "ttl_s": ttl_s}, SHORT_S
         case ClearMarker(run):
-            return {"do": "clear_marker", "run": run}, _SHORT_S
+            return {"do": "clear_marker", "run": run}, SHORT_S
         case SyncDisks(deadline_s):
             return {"do": "sync", "deadline": deadline_s}, deadline_s
         case _:
@@ -107,7 +105,7 @@ def request_of(action: GuestAction) -> tuple[dict[str, Any], float]:
 def _more(action: _Second) -> tuple[dict[str, Any], float]:
     match action:
         case RebootGuest(boot_id):
-            return {"do": "reboot", "boot_id": boot_id, "deadline": _ASKING_S}, _ASKING_S
+            return {"do": "reboot", "boot_id": boot_id, "deadline": ASKING_S}, ASKING_S
         case RemoveLeftovers(objects, deadline_s):
             return {
                 "do": "remove_leftovers",
@@ -122,7 +120,7 @@ def _more(action: _Second) -> tuple[dict[str, Any], float]:
         case SuspendAutostart(manager, name, was, uid) | RestoreAutostart(manager, name, was, uid):
             verb = "suspend_autostart" if isinstance(action, SuspendAutostart) else "restore_autostart"
             what = {"manager": manager, "name": name, "was": was, "uid": uid}
-            return {"do": verb, **what, "deadline": _ASKING_S}, _ASKING_S
+            return {"do": verb, **what, "deadline": ASKING_S}, ASKING_S
         case UnloadDriver(modules, boot_id, deadline_s):
             return {"do": "unload_driver", "modules": modules, "boot_id": boot_id, "deadline": deadline_s}, deadline_s
         case LoadDriver(modules, _, deadline_s):
@@ -137,9 +135,8 @@ def _object(one: MemoryObject) -> dict[str, Any]:
 
 
 def _service(verb: str, manager: str, name: str, uid: int | None, deadline_s: float) -> tuple[dict[str, Any], float]:
-    # The agent reads the state back after its deadline: at most 20 s more.
     what = {"do": verb, "manager": manager, "name": name, "uid": uid, "deadline": deadline_s}
-    return what, deadline_s + 20.0
+    return what, deadline_s + STATE_S
 
 
 def _members(members: Iterable[ProcessId]) -> list[tuple[str, int, int]]:

@@ -9,8 +9,8 @@ from recover.edge.actuator.guest import outcome_of, request_of
 from recover.edge.host import Shells
 from recover.edge.probe import ask
 from recover.model.act import Action, OnHost, Outcome, ResetGpu, ResetPci, RestoreResetMethod
+from recover.steps.bounds import HOST_SLACK_S
 
-_SLACK_S = 20.0
 HostAction = ResetPci | RestoreResetMethod | OnHost
 
 
@@ -28,7 +28,7 @@ class HostActuator:
             return Outcome(False, f"no [hosts.{action.node}.ssh] in the configuration", changed=False)
         request, seconds = host_request(action)
         request["root"] = self._root
-        return outcome_of(ask(shell, request, seconds + _SLACK_S))
+        return outcome_of(ask(shell, request, seconds + HOST_SLACK_S))
 
 
 def host_request(action: HostAction) -> tuple[dict[str, Any], float]:

@@ -32,10 +32,8 @@ from recover.edge.proxmox.errors import clean
 from recover.edge.proxmox.tasks import TaskEnd, Tasks
 from recover.model.act import Action, AwaitBoot, Outcome, ResetVm, ShutdownVm, StartVm, StopVm
 from recover.model.reading import Reading
+from recover.steps.bounds import power_limit_s
 
-STOP_LEAST_S = 180.0  # qemu-server's _do_vm_stop takes up to 60 + 60 + 10 + 1 s from 9.2 on
-SHUTDOWN_MARGIN_S = 30.0  # its task ends by itself at its time-out: the lock file may be waited for before that
-START_MARGIN_S = 60.0
 BACK_S = 30.0  # so long the host's memory is waited for after a SIGKILL
 BACK_EVERY_S = 3.0
 # The worker dies of these before it says a word to the guest (PVE/API2/Qemu.pm, vm_shutdown).
@@ -79,19 +77,21 @@ class HypervisorActuator:
         return refused(f"{type(action).__name__} is not done through the Proxmox API")
 
     def _vm(self, action: ShutdownVm | StopVm | StartVm | ResetVm) -> Outcome:
+        seconds = power_limit_s(action)
         match action:
             case ShutdownVm():
-                limit = self._waits.limit(action.deadline_s + SHUTDOWN_MARGIN_S)
+                limit = self._waits.limit(seconds)
                 return self._waits.at_most_twice(lambda: self._shutdown(action, limit))
             case StopVm():
-                limit = self._waits.limit(max(action.deadline_s, STOP_LEAST_S))
+                limit = self._waits.limit(seconds)
                 return self._waits.at_most_twice(lambda: self._stop(action, limit))
             case ResetVm():
-                limit = self._waits.limit(action.deadline_s)
+                limit = self._waits.limit(seconds)
                 return self._waits.at_most_twice(lambda: self._reset(action, limit))
             case StartVm():
-                # A start that PVE gave up needs all of its time again, so each of the two has its own limit.
-                return self._waits.at_most_twice(lambda: self._start(action))
+                # A start that PVE gave up needs all of its time again, so each of the two has its own part.
+                both = self._waits.limit(2 * seconds)
+                return self._waits.at_most_twice(lambda: self._start(action, both.part(seconds)))
 
     # down
 
@@ -121,17 +121,17 @@ class HypervisorActuator:
         ran = self._power.send(ready, STOP, {}, limit)
         if not isinstance(ran, Ran):
             return ran
-        return self._gone(ran, free, action.memory_mib) if ran.reached else undone(ran)
+        return self._gone(ran, free, action.memory_mib, limit) if ran.reached else undone(ran)
 
-    def _gone(self, ran: Ran, free: Reading[int], memory_mib: int) -> Outcome:
+    def _gone(self, ran: Ran, free: Reading[int], memory_mib: int, limit: Limit) -> Outcome:
         """The API calls a guest stopped whose QEMU hangs in the kernel: its pid file is removed after a SIGKILL."""
         killed = ran.says(TaskClass.SIGKILLED)
 
         def look() -> Returned:
             return returned(free, self._sight.host_free_mib(ran.before.node), ran.before, memory_mib)
 
-        limit = self._waits.limit(BACK_S if killed else 0.0)
-        memory = self._waits.until(look, lambda seen: seen.back is not False, limit, BACK_EVERY_S)
+        back = limit.then(BACK_S if killed else 0.0)
+        memory = self._waits.until(look, lambda seen: seen.back is not False, back, BACK_EVERY_S)
         outcome = replace(done(ran), log=tail(ran, memory.says))
         if killed and memory.back is False:
             return replace(outcome, ok=False, detail=f"leftover QEMU suspected: it was killed, and {memory.says}")
@@ -139,8 +139,7 @@ class HypervisorActuator:
 
     # up
 
-    def _start(self, action: StartVm) -> Outcome | Again:
-        limit = self._waits.limit(action.timeout_s + START_MARGIN_S)
+    def _start(self, action: StartVm, limit: Limit) -> Outcome | Again:
         ready = self._power.ready(action.vm, START, limit)
         if isinstance(ready, Outcome):
             return ready

@@ -9,7 +9,7 @@ from typing import Any
 from recover.core.read.pve_tasks import parse_upid
 from recover.core.read.task_log import TaskClass, classify
 from recover.edge.actuator.proof import RESET, START, STOP, Ran, Verb, undone
-from recover.edge.actuator.sight import Sight, Vm, failed, mismatch, refused
+from recover.edge.actuator.sight import ASK_S, Sight, Vm, failed, mismatch, refused
 from recover.edge.actuator.waits import Again, Limit, Waits
 from recover.edge.proxmox.client import path
 from recover.edge.proxmox.errors import ApiError, Kind, clean
@@ -46,6 +46,7 @@ class Power:
 
     def ready(self, ref: VmRef, verb: Verb, limit: Limit) -> Ready | Outcome:
         """The guest, or why nothing is sent to it: done already, another guest, locked, somebody at work."""
+        self._sight.limit = limit
         doing = f"{verb.word} of VM {ref.vmid}"
         vm = self._sight.see(ref.vmid, ref.container)
         if isinstance(vm, ApiError):
@@ -63,19 +64,19 @@ class Power:
             seen = self._sight.see(ref.vmid, ref.container)
             if isinstance(seen, ApiError):
                 return failed(doing, seen)
-            vm = self._heard(seen) if verb is START else seen
+            vm = self._heard(seen, limit) if verb is START else seen
         return self._worth(vm, verb, limit) or Ready(vm, config, more)
 
-    def _heard(self, vm: Vm) -> Vm:
+    def _heard(self, vm: Vm, limit: Limit) -> Vm:
         """The guest after HA's next round, if it was told to stop just now: it runs, and not for long."""
         age = self._sight.ha_stop_age_s(vm) if vm.ha and vm.has("running") else None
         if age is None or age >= HA_HEARS_S:
             return vm
-        limit = self._waits.limit(HA_HEARS_S - age)
+        heard = limit.part(HA_HEARS_S - age)
         seen = self._waits.until(
             lambda: self._sight.see(vm.vmid, vm.container),
             lambda s: isinstance(s, Vm) and not s.has("running"),
-            limit,
+            heard,
             HA_LOOK_S,
         )
         return seen if isinstance(seen, Vm) else vm
@@ -107,7 +108,7 @@ class Power:
         if verb is STOP and shutdowns and not vm.ha and self._sight.can_overrule():
             return {_OVERRULE: 1}
         for task in running:
-            if not isinstance(self._tasks.wait(task.node, task.upid, limit.left()), TaskEnd):
+            if not isinstance(self._tasks.wait(task.node, task.upid, limit.left(), read=False), TaskEnd):
                 whose = "HA's" if _of_ha(vm, task) else "our own"
                 return refused(
                     f"{whose} {clean(task.type, 40)} of VM {vm.vmid} still runs", clear=False, busy=task.upid
@@ -120,7 +121,7 @@ class Power:
         vm = ready.vm
         where = path("nodes", vm.node, vm.kind, vm.vmid, "status", verb.word)
         given = {**params, **ready.more}
-        posted = self._tasks.post_task(where, given, node=vm.node, vmid=vm.vmid, types=verb.types)
+        posted = self._tasks.post_task(where, given, node=vm.node, vmid=vm.vmid, types=verb.types, most=limit.rest())
         if isinstance(posted, NotStarted):
             outcome = failed(f"VM {vm.vmid} was not told to {verb.word}", posted.error)
             if posted.error.kind is Kind.BAD_REQUEST and _OVERRULE in given:  # this version doesn't know it
@@ -128,7 +129,7 @@ class Power:
                 return Again(outcome)
             return Again(outcome) if posted.error.kind is Kind.NOT_THERE else outcome  # moved to another node
         if isinstance(posted, Unresolved):
-            return Ran(verb, vm, self._arrived(verb, GRACE_S, vm), posted)
+            return Ran(verb, vm, self._arrived(verb, limit.then(GRACE_S), vm), posted)
         ran = self._followed(vm, verb, posted.upid, limit)
         held = ran.reached and verb.ensure  # a guest that runs is no sign that it was reset
         if isinstance(ran.end, TaskEnd) and not ran.end.ok and not held:
@@ -143,28 +144,26 @@ class Power:
         node = parsed.node if parsed is not None else vm.node
         end = self._tasks.wait(node, upid, limit.left())
         if isinstance(end, StillRunning) and any(n.kind is TaskClass.RESET_WAITING for n in classify(end.log)):
-            end = self._tasks.wait(node, upid, FLR_S)
+            end = self._tasks.wait(node, upid, limit.then(FLR_S).left())
         log = end.log if isinstance(end, StillRunning | TaskEnd) else ()
         if isinstance(end, StillRunning):
             return Ran(verb, vm, self._sight.see(vm.vmid, vm.container), end, upid, log)
         queued = bool(vm.ha) and isinstance(end, TaskEnd) and end.ok
-        after = self._arrived(verb, limit.left() if queued else GRACE_S, vm)
+        after = self._arrived(verb, limit if queued else limit.then(GRACE_S), vm)
         if queued and isinstance(after, Vm):
-            log = (*log, *self._ha_log(after, verb, parsed.starttime if parsed is not None else 0))
+            log = (*log, *self._ha_log(after, verb, parsed.starttime if parsed is not None else 0, limit))
         return Ran(verb, vm, after, end, upid, log)
 
-    def _arrived(self, verb: Verb, seconds: float, vm: Vm) -> Vm | ApiError:
+    def _arrived(self, verb: Verb, limit: Limit, vm: Vm) -> Vm | ApiError:
         """The guest once the goal holds, or as it is when the time is over. HA may start it on another node."""
 
         def final(seen: Vm | ApiError) -> bool:
             return isinstance(seen, Vm) and (seen.has(verb.goal) or seen.ha == "error")
 
-        every = HA_LOOK_S if seconds > GRACE_S else 2.0
-        return self._waits.until(
-            lambda: self._sight.see(vm.vmid, vm.container), final, self._waits.limit(seconds), every
-        )
+        every = HA_LOOK_S if limit.left() > GRACE_S else 2.0
+        return self._waits.until(lambda: self._sight.see(vm.vmid, vm.container), final, limit, every)
 
-    def _ha_log(self, vm: Vm, verb: Verb, since: int) -> tuple[str, ...]:
+    def _ha_log(self, vm: Vm, verb: Verb, since: int, limit: Limit) -> tuple[str, ...]:
         """The LRM's own task tells what `hastop` can't; it is seen only with Sys.Audit on the node."""
         tasks = self._sight.tasks(vm)
         found = () if isinstance(tasks, ApiError) else tasks
@@ -172,14 +171,16 @@ class Power:
         theirs = [t for t in found if t.type in kinds and t.user == HA_USER and t.starttime >= since]
         if not theirs:
             return (f"HA's own task is not to be seen on {vm.node}",)
-        return tuple(line for task in reversed(theirs) for line in self._tasks.log(task.node, task.upid))
+        return tuple(
+            line for task in reversed(theirs) for line in self._tasks.log(task.node, task.upid, limit.ask_s(ASK_S))
+        )
 
     def _wait_for_others(self, vm: Vm, limit: Limit) -> None:
         """Whoever has the lock file ends soon, or the next try says so."""
         running = self._sight.running_tasks(vm)
-        ends = self._waits.limit(min(FLOCK_S, limit.left()))
+        ends = limit.part(FLOCK_S)
         for task in running if not isinstance(running, ApiError) else ():
-            self._tasks.wait(task.node, task.upid, ends.left())
+            self._tasks.wait(task.node, task.upid, ends.left(), read=False)
 
 
 def _of_ha(vm: Vm, task: Task) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from recover.core.read.pve import guest_rows
 from recover.core.read.pve_config import flag, number, vm_config
 from recover.core.read.pve_tasks import task_list
+from recover.edge.actuator.waits import Limit
 from recover.edge.proxmox.client import Client, path
 from recover.edge.proxmox.errors import ApiError, Kind, clean
 from recover.model.act import Outcome, VmRef
@@ -76,12 +77,16 @@ class Sight:
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self.limit: Limit | None = None  # of the act that asks now
+
+    def _ask_s(self) -> float:
+        return self.limit.ask_s(ASK_S) if self.limit is not None else ASK_S
 
     def see(self, vmid: int, container: bool = False) -> Vm | ApiError:
         """The guest on the node where it is now; HA and migration move it between two questions."""
         said: Any = None
         for _ in ("where it is listed", "where it went meanwhile"):
-            rows = self._client.get("/cluster/resources", deadline=ASK_S, type="vm")
+            rows = self._client.get("/cluster/resources", deadline=self._ask_s(), type="vm")
             if isinstance(rows, ApiError):
                 return rows
             row = next((row for row in guest_rows(rows) if row.vmid == vmid), None)
@@ -92,7 +97,7 @@ class Sight:
                 what = other if row is not None else "is not there, or VM.Audit on it is missing"
                 return ApiError(Kind.NOT_THERE, None, f"guest {vmid} {what}", False, where)
             where = path("nodes", row.node, kind, vmid, "status", "current")
-            said = self._client.get(where, deadline=ASK_S)
+            said = self._client.get(where, deadline=self._ask_s())
             if isinstance(said, Mapping):
                 return _vm(row.node, vmid, said, container)
             if isinstance(said, ApiError) and said.kind is not Kind.NOT_THERE:
@@ -102,7 +107,7 @@ class Sight:
     def config(self, vm: Vm) -> Mapping[str, Any] | ApiError:
         """What the running QEMU has: without current=1 pending changes are merged in."""
         where = path("nodes", vm.node, vm.kind, vm.vmid, "config")
-        said = self._client.get(where, deadline=ASK_S, current=1)
+        said = self._client.get(where, deadline=self._ask_s(), current=1)
         if isinstance(said, (Mapping, ApiError)):
             return said
         return ApiError(Kind.GARBLED, 200, "not an object", False, where)
@@ -116,7 +121,7 @@ class Sight:
 
     def tasks(self, vm: Vm) -> tuple[Task, ...] | ApiError:
         where = path("nodes", vm.node, "tasks")
-        rows = self._client.get(where, deadline=ASK_S, source="all", vmid=vm.vmid, limit=TASKS)
+        rows = self._client.get(where, deadline=self._ask_s(), source="all", vmid=vm.vmid, limit=TASKS)
         return rows if isinstance(rows, ApiError) else task_list(rows, self._client.settings.token_id)
 
     def ha_stop_age_s(self, vm: Vm) -> float | None:
@@ -128,7 +133,7 @@ class Sight:
         return float(max(0, self._client.server_time - words[0].starttime))
 
     def host_free_mib(self, node: str) -> Reading[int]:
-        said = self._client.get(path("nodes", node, "status"), deadline=ASK_S)
+        said = self._client.get(path("nodes", node, "status"), deadline=self._ask_s())
         if isinstance(said, ApiError):
             return said.unknown()
         memory = said.get("memory") if isinstance(said, Mapping) else None
@@ -138,7 +143,7 @@ class Sight:
 
     def can_overrule(self) -> bool:
         """Whether `stop` knows overrule-shutdown here."""
-        said = self._client.get("/version", deadline=ASK_S)
+        said = self._client.get("/version", deadline=self._ask_s())
         text = str(said.get("version", "")) if isinstance(said, Mapping) else ""
         return tuple(int(part) for part in re.findall(r"\d+", text)[:3]) >= OVERRULE_SINCE
 

@@ -11,19 +11,38 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from recover.model.act import Outcome
+from recover.steps.bounds import LAST_WORDS_S, OVER_S
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The moment by the given clock at which a wait must be over."""
+    """`at`: the moment by the given clock at which an act's goal must be reached. `last`: when all of it is over.
+
+    Between the two it is only found out what came of the act; after `last` each question gets one more second.
+    """
 
     clock: Callable[[], float]
     at: float
+    last: float
 
     def left(self) -> float:
         return max(0.0, self.at - self.clock())
+
+    def rest(self) -> float:
+        return max(0.0, self.last - self.clock())
+
+    def ask_s(self, most: float) -> float:
+        return min(most, max(1.0, self.rest()))
+
+    def part(self, seconds: float) -> Limit:
+        """A wait on the way to the goal."""
+        return Limit(self.clock, min(self.clock() + seconds, self.at), self.last)
+
+    def then(self, seconds: float) -> Limit:
+        """A wait for what the act leaves, also past the moment for its goal."""
+        return Limit(self.clock, min(self.clock() + seconds, self.last), self.last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +58,8 @@ class Waits:
     sleep: Callable[[float], None]
 
     def limit(self, seconds: float) -> Limit:
-        return Limit(self.clock, self.clock() + seconds)
+        at = self.clock() + seconds
+        return Limit(self.clock, at, at + OVER_S - LAST_WORDS_S)
 
     def until(self, ask: Callable[[], T], good: Callable[[T], bool], limit: Limit, every: float) -> T:
         """The first answer that is good, or the last one within the limit."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -110,8 +111,11 @@ class Tasks:
         status = said.get("status") if isinstance(said, dict) else None
         return {"running": True, "stopped": False}.get(str(status))
 
-    def wait(self, node: str, upid: str, deadline: float) -> TaskEnd | StillRunning | ApiError:
-        """Follow a task for at most `deadline` seconds. Polls that get no answer are borne until then."""
+    def wait(self, node: str, upid: str, deadline: float, *, read: bool = True) -> TaskEnd | StillRunning | ApiError:
+        """Follow a task for at most `deadline` seconds. Polls that get no answer are borne until then.
+
+        `read`: its log too, which may take one question more.
+        """
         began = self._clock()
         ends = began + deadline
         where = path("nodes", node, "tasks", upid)
@@ -125,18 +129,19 @@ class Tasks:
             elif isinstance(said, dict) and said.get("status") == "stopped":
                 exitstatus = clean(said.get("exitstatus") or "unexpected status", LINE_LIMIT)
                 if doubted or not exitstatus.startswith(_NOT_WRITTEN):
-                    return TaskEnd(upid, is_ok(exitstatus), exitstatus, self.log(node, upid), self._clock() - began)
+                    log = self.log(node, upid) if read else ()
+                    return TaskEnd(upid, is_ok(exitstatus), exitstatus, log, self._clock() - began)
                 doubted = True  # asked once more: the log's last line may just be on its way
             now = self._clock()
             if now >= ends:
                 if isinstance(said, ApiError):
                     return said
-                return StillRunning(upid, self.log(node, upid), now - began)
+                return StillRunning(upid, self.log(node, upid) if read else (), now - began)
             self._sleep(min(_pause(now - began), ends - now))
 
-    def log(self, node: str, upid: str) -> tuple[str, ...]:
+    def log(self, node: str, upid: str, seconds: float = ASK_S) -> tuple[str, ...]:
         """The task's log so far, cleaned; empty if it can't be had. PVE says `no content` for an empty log."""
-        rows = self._client.get(path("nodes", node, "tasks", upid, "log"), deadline=ASK_S, limit=LOG_LIMIT)
+        rows = self._client.get(path("nodes", node, "tasks", upid, "log"), deadline=seconds, limit=LOG_LIMIT)
         if not isinstance(rows, list):
             return ()
         lines = tuple(clean(row.get("t", ""), LINE_LIMIT) for row in rows if isinstance(row, dict))
@@ -149,11 +154,22 @@ class Tasks:
         types = (CONTAINER_TASKS if container else VM_TASKS)[verb]
         return self.post_task(where, params, node=node, vmid=vmid, types=types)
 
-    def post_task(self, where: str, params: dict[str, Any], *, node: str, vmid: int, types: Collection[str]) -> Posted:
+    def post_task(
+        self,
+        where: str,
+        params: dict[str, Any],
+        *,
+        node: str,
+        vmid: int,
+        types: Collection[str],
+        most: float | None = None,
+    ) -> Posted:
         """Send one POST that starts a task of one of `types` ("qmstop", "hastop"), once.
 
         What the list shows before the POST is the marker: whatever is not on it came later, whichever clock is right.
+        A task whose POST got no answer is looked for until `most` seconds from now.
         """
+        last = self._clock() + most if most is not None else math.inf
         before = self._list(node, vmid)
         if isinstance(before, ApiError):  # no way to reconcile afterwards, so nothing is sent
             return NotStarted(before)
@@ -161,11 +177,11 @@ class Tasks:
         if isinstance(answer, ApiError):
             if answer.kind is not Kind.UNCLEAR:
                 return NotStarted(answer)
-            return self._reconcile(answer, before, node, vmid, types)
+            return self._reconcile(answer, before, node, vmid, types, last)
         started = parse_upid(answer)
         if started is None:
             garbled = ApiError(Kind.UNCLEAR, 200, f"expected a task, got {clean(answer, 100)}", False, where)
-            return self._reconcile(garbled, before, node, vmid, types)
+            return self._reconcile(garbled, before, node, vmid, types, last)
         return Started(started.text)
 
     def _list(self, node: str, vmid: int, since: int | None = None) -> tuple[Task, ...] | ApiError:
@@ -174,12 +190,12 @@ class Tasks:
         return rows if isinstance(rows, ApiError) else task_list(rows, self._client.settings.token_id)
 
     def _reconcile(
-        self, error: ApiError, before: tuple[Task, ...], node: str, vmid: int, types: Collection[str]
+        self, error: ApiError, before: tuple[Task, ...], node: str, vmid: int, types: Collection[str], last: float
     ) -> Reconciled | Unresolved:
         """Look for the task that our POST may have started: ours, of the right type, and not there before it."""
         known = {task.upid for task in before}
         since = max((task.starttime for task in before), default=None)
-        ends = self._clock() + SILENT_S
+        ends = min(self._clock() + SILENT_S, last)
         looks = 0
         while True:
             found = self._list(node, vmid, since)
@@ -187,7 +203,7 @@ class Tasks:
                 new = [t for t in found if t.ours and t.type in types and t.vmid == vmid and t.upid not in known]
                 if new:
                     return Reconciled(new[-1].upid, error)  # the earliest: what came after it was not our POST's
-                ends = ends if looks else self._clock() + self._look_s
+                ends = ends if looks else min(self._clock() + self._look_s, last)
                 looks += 1
             if self._clock() >= ends:
                 return Unresolved(error, f"the task list was read {looks} times and shows no new task of ours")
