@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING
 
 from recover import __version__
 from recover.core.config import Config, TargetConfig
+from recover.core.config_notify import Hook
 from recover.core.guards import Context
+from recover.core.report.message import ended
 from recover.edge.clock import SignalInterrupts, SystemClock
 from recover.edge.config_file import ConfigProblem, load_config
 from recover.edge.evidence import EvidenceFolder, NoEvidence
+from recover.edge.hooks import HookedGate, at_the_end
 from recover.edge.inventory import Unresolved, resolve
 from recover.edge.playbooks import PlaybookProblem, read_playbook, shipped_playbooks
 from recover.edge.store.baselines import load_baseline, save_baseline
@@ -28,6 +31,7 @@ from recover.edge.store.memory import MemoryJournal
 from recover.edge.store.standings import FileStandings
 from recover.engine import Run, World
 from recover.model.ladder import Limits, Playbook
+from recover.model.notice import HookEvent
 from recover.model.record import Began, Closed, End, EndKind, Entry, Opened
 from recover.model.snapshot import Baseline, Snapshot, Target
 from recover.model.verdict import Scope
@@ -83,12 +87,13 @@ class Flags:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A run from beginning to end. `journal` and `evidence` are paths, empty where nothing was kept."""
+    """A run from beginning to end. `journal` is a path, empty where nothing was kept."""
 
     closed: Closed
     entries: tuple[Entry, ...]
     run: str
     journal: str
+    unheard: tuple[str, ...] = ()  # hooks and messages of its end that failed, a sentence each
 
 
 @dataclass(slots=True)
@@ -243,7 +248,19 @@ class App:
             self.state.ready()
         except StateProblem as error:
             raise UsageProblem((str(error),)) from None
-        return _Recovery(self.state, wired, gate, view, flags).run()
+        return _Recovery(self.state, wired, gate, view, flags, self.config.hooks, self.herald()).run()
+
+    def herald(self) -> Herald:
+        """Who tells people and the state-change hook. Nothing is read or imported for it before there is something."""
+        from recover.edge.herald import FileHerald
+
+        hook = self.config.hooks.get(HookEvent.STATE_CHANGE)
+        return FileHerald(self.config.notify, hook, self.state, self._by_name)
+
+    def _by_name(self, name: str) -> Target:
+        """A target for words about it: without asking anybody."""
+        known = self.config.targets.get(name)
+        return _target(known) if known is not None else Target(name, "")
 
 
 def open_config(path: str | None, environ: Mapping[str, str], state_dir: str | None) -> App:
@@ -288,8 +305,17 @@ class _Recovery:
     gate: Gate
     view: View
     flags: Flags
+    hooks: Mapping[HookEvent, Hook]
+    herald: Herald
 
     def run(self) -> Result:
+        """The run under its lock; then people hear of its end."""
+        result = self._held()
+        notice = ended(result.entries)
+        said = self.herald.announce(notice) if notice is not None else ()
+        return replace(result, unheard=(*result.unheard, *said))
+
+    def _held(self) -> Result:
         name, now = self.wired.target.name, self.wired.clock.now()
         try:
             case = to_resume(self.state, name, now)
@@ -328,12 +354,35 @@ class _Recovery:
             folder / "evidence", self.wired.connections.collectors(), self.wired.connections.causes
         )
         try:
-            closed = _engine(self.wired, self.wired.actuator(), self.gate, self.view, journal, evidence, interrupts,
+            gate = self._hooked(run, journal)
+            closed = _engine(self.wired, self.wired.actuator(), gate, self.view, journal, evidence, interrupts,
                              run, case).run(self._opened(run, case, me))  # fmt: skip
-            return Result(closed, tuple(journal.entries()), run, str(journal.path))
+            unheard = self._hooks_at_the_end(run, journal, closed)
+            return Result(closed, tuple(journal.entries()), run, str(journal.path), unheard)
         finally:
             interrupts.uninstall()
             journal.close()
+
+    def _hooked(self, run: str, journal: Journal) -> Gate:
+        hook, wired = self.hooks.get(HookEvent.BEFORE_DISRUPTION), self.wired
+        if hook is None:
+            return self.gate
+        return HookedGate(self.gate, hook, wired.target, run, self._writer(journal), wired.clock.now, self.view)
+
+    def _hooks_at_the_end(self, run: str, journal: Journal, closed: Closed) -> tuple[str, ...]:
+        """Still under the lock: no other run may begin on a target that is just being given back."""
+        target, write, now = self.wired.target, self._writer(journal), self.wired.clock.now
+        try:
+            return at_the_end(self.hooks, self.state, target, run, journal.entries(), closed, write, now)
+        except OSError as error:
+            return (f"hooks were not run at the end: the journal cannot be written: {error.strerror or error}",)
+
+    def _writer(self, journal: Journal) -> Callable[[Entry], None]:
+        def write(entry: Entry) -> None:
+            journal.append(entry)
+            self.view.entry(entry)
+
+        return write
 
     def _opened(self, run: str, case: Case | None, me: Holder) -> Opened:
         now = self.wired.clock.now()

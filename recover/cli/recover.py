@@ -186,6 +186,8 @@ def _report(wired: Wired, result: Result, flags: Flags) -> int:
     from recover.model.record import EndKind
 
     code = data.exit_code(result.closed)
+    for sentence in result.unheard:
+        note(f"gpu-recover: {sentence}")
     if flags.json:
         emit_json(data.result(result.entries, result.journal))
     elif result.closed.end.kind is EndKind.PLANNED:

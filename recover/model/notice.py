@@ -31,12 +31,15 @@ class HookEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """How a target stands, as the last transition said. `since`: when this state began."""
+    """How a target stands, as the transition of `at` said. `since`: when this state began; `before`: the one before it."""
 
     target: str
+    at: float
     judged: Judged
     since: float
     flapping: bool = False
+    before: Judged | None = None
+    before_since: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,20 @@ from typing import Any
 from recover.core.aftercare import HEALTHY
 from recover.core.clean import clean
 from recover.core.history import Attempt, fold
-from recover.model.record import Began, Closed, Decided, EndKind, Entry, GpuVital, Kept, Opened, Saw, Stop, Vitals
+from recover.model.record import (
+    Began,
+    Closed,
+    Decided,
+    EndKind,
+    Entry,
+    GpuVital,
+    Hooked,
+    Kept,
+    Opened,
+    Saw,
+    Stop,
+    Vitals,
+)
 from recover.model.verdict import Finding
 
 SCHEMA = 1
@@ -46,7 +59,7 @@ def result(entries: Iterable[Entry], journal: str) -> Json:
     verdict = seen.verdict.vitals if seen.verdict is not None else None
     closed = history.closed
     opened = history.opened
-    told = {"cause": [clean(line) for line in notes(entries)]}
+    told = {"cause": [clean(line) for line in notes(entries)], "hooks": [_hook(e) for e in hooks(entries)]}
     return {
         "schema": SCHEMA,
         "target": opened.target if opened is not None else None,
@@ -65,13 +78,18 @@ def result(entries: Iterable[Entry], journal: str) -> Json:
         "next": (closed.end.next or None) if closed is not None else None,
         "journal": journal or None,
         "evidence": history.evidence or None,
-        **(told if told["cause"] else {}),
+        **{key: lines for key, lines in told.items() if lines},
     }
 
 
 def notes(entries: Iterable[Entry]) -> tuple[str, ...]:
     """What the evidence told of the cause, in this run or the one that it goes on with."""
     return next((e.notes for e in entries if isinstance(e, Kept) and e.notes), ())
+
+
+def hooks(entries: Iterable[Entry]) -> tuple[Hooked, ...]:
+    """The operator's programs that were run, and how each ended."""
+    return tuple(e for e in entries if isinstance(e, Hooked))
 
 
 def held(target: str, why: str, command: str) -> Json:
@@ -167,6 +185,16 @@ def _finding(finding: Finding) -> Json:
         "says": clean(finding.says),
         "cure": finding.cure.word if finding.cure is not None else None,
         "where": clean(finding.where) if finding.where is not None else None,
+    }
+
+
+def _hook(entry: Hooked) -> Json:
+    outcome = entry.outcome
+    return {
+        "event": entry.event,
+        "ok": outcome.ok,
+        "detail": clean(outcome.detail),
+        "seconds": round(outcome.seconds, 1),
     }
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from recover.core.clean import clean
 from recover.core.history import History, fold
-from recover.core.report.lines import figures
-from recover.core.report.result import Json, gpus, looks, notes, opened_at, ram
+from recover.core.report.lines import figures, line
+from recover.core.report.result import Json, gpus, hooks, looks, notes, opened_at, ram
 from recover.core.report.words import UNKNOWN, base_words, brief, columns, count, hit_lines, size, span
 from recover.core.sentences import grouped
 from recover.model.act import Hit
@@ -33,6 +33,7 @@ def text(entries: Iterable[Entry], journal: str = "") -> str:
     lines += _tries(history)
     lines += _section("Stopped or disturbed", hit_lines(hits(entries)))
     lines += _after(history)
+    lines += _section("Hooks", [line(e) for e in hooks(entries)])
     lines += _section("Why it happened", notes(entries))
     lines += _section("Why no other rung", _passed_over(history))
     lines += _section("Still wrong", _still(history))

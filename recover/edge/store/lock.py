@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +51,20 @@ class TargetLock:
             os.ftruncate(self._fd, 0)
             os.close(self._fd)
             self._fd = -1
+
+
+def is_held(folder: Path) -> bool:
+    """Whether somebody works on the target, as far as a note tells; the lock is not touched, so nobody is kept out."""
+    try:
+        note = json.loads((folder / "lock").read_bytes() or b"null")
+        if not isinstance(note, dict) or note.get("host") != socket.gethostname():
+            return isinstance(note, dict)
+        os.kill(int(note["pid"]), 0)
+    except PermissionError:
+        return True
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return False
+    return True
 
 
 def _read(fd: int) -> Holder:

@@ -1,0 +1,227 @@
+"""Tells people and programs how targets stand: all that is owed in one message per destination, within one deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from recover.core.config_notify import Destination, Hook
+from recover.core.hooks import change
+from recover.core.report.message import Message, Story, message, story
+from recover.core.report.words import count
+from recover.core.told import Owed, Want, all_owed, delivered, done, given_up, noted, only, reached, stands
+from recover.edge.fleet import Failed, Late, at_once
+from recover.edge.hooks import run_hook
+from recover.edge.notify import Sent, send
+from recover.edge.store.folder import StateFolder
+from recover.edge.store.journal import JournalDamaged, read_entries
+from recover.edge.store.lock import is_held
+from recover.edge.store.notebook import NotebookFile
+from recover.model.act import Outcome
+from recover.model.notice import Event, Notebook, Notice, Pending
+from recover.model.record import Entry
+from recover.model.snapshot import Target
+from recover.model.watch import Transition
+
+TELL_S = 30.0  # for all messages of one call together
+GATHER_S = 1.0  # what changes within this time becomes one message
+WIDTH = 16
+ROUNDS = 3  # what others wrote down while we sent is told in the same call
+LATELY_S = 1800.0  # a run that began so long before a state is part of its story
+HOOK = ""  # the state-change hook's place in the notebook
+
+
+@dataclass(frozen=True, slots=True)
+class _Letter:
+    """All that one destination is owed."""
+
+    to: Destination
+    states: tuple[Owed, ...]
+    notices: tuple[Pending, ...]
+
+
+@dataclass(slots=True)
+class FileHerald:
+    """Its memory is the notebook below STATE/notify. Without destinations and hook it does and writes nothing."""
+
+    notify: Mapping[str, Destination]
+    hook: Hook | None
+    state: StateFolder
+    target: Callable[[str], Target]
+    now: Callable[[], float] = time.time
+    gather_s: float = GATHER_S
+    tell_s: float = TELL_S
+    _file: NotebookFile = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._file = NotebookFile(self.state.root / "notify")
+
+    def tell(self, *changes: Transition) -> tuple[str, ...]:
+        """As the port says: these changes, and whatever is still owed or due again."""
+        if not self.notify and self.hook is None:
+            return ()
+        if changes:
+            self._file.change(lambda book: stands(book, changes))
+        return self._deliver(gather=bool(changes))
+
+    def announce(self, *notices: Notice) -> tuple[str, ...]:
+        """What happened once, to each destination that wants to hear of it."""
+        wanted = [(n, [d.name for d in self.notify.values() if n.event in d.events]) for n in notices]
+        if not any(names for _, names in wanted):
+            return ()
+        for notice, names in wanted:
+            self._file.change(partial(noted, to=names, notice=notice))
+        return self._deliver(gather=False)
+
+    # --- delivering
+
+    def _deliver(self, *, gather: bool) -> tuple[str, ...]:
+        said: list[str] = []
+        with self._file.sending() as ours:
+            if not ours:
+                return self._file.trouble()  # who sends now finds it in the notebook
+            book = self._file.read()
+            if gather and self.gather_s and self._owed(book, frozenset()):
+                time.sleep(self.gather_s)
+            until, failed = time.monotonic() + self._longest(), set[str]()
+            said += self._forget_old()
+            for _ in range(ROUNDS):
+                if time.monotonic() >= until or not self._round(until, failed, said):
+                    break
+        return (*said, *self._file.trouble())
+
+    def _longest(self) -> float:
+        return max(self.tell_s, self.hook.deadline_s if self.hook is not None else 0.0)
+
+    def _forget_old(self) -> list[str]:
+        lost: list[Pending] = []
+
+        def how(book: Notebook) -> Notebook:
+            kept, gone = given_up(only(book, self.notify), self.now())
+            lost[:] = gone
+            return kept
+
+        self._file.change(how)
+        return [
+            f"notify.{p.to}: {p.notice.event} of {p.notice.target} was never delivered, and is given up" for p in lost
+        ]
+
+    def _owed(self, book: Notebook, failed: frozenset[str]) -> list[_Letter]:
+        letters = []
+        for name, to in sorted(self.notify.items()):
+            states = (
+                all_owed(book, name, Want(to.at_least, to.remind_s), self.now()) if Event.STATE in to.events else ()
+            )
+            pending = tuple(p for p in book.pending if p.to == name)
+            if (states or pending) and name not in failed:
+                letters.append(_Letter(to, states, pending))
+        return letters
+
+    def _round(self, until: float, failed: set[str], said: list[str]) -> bool:
+        """One message to each that is owed something, and the hook once per target; False: nothing was owed."""
+        book = self._file.read()
+        letters = self._owed(book, frozenset(failed))
+        calls = [o for o in all_owed(book, HOOK, Want(), self.now()) if self._hook_key(o) not in failed]
+        calls = calls if self.hook is not None else []
+        if not letters and not calls:
+            return False
+        texts = [self._message(letter) for letter in letters]
+        left = max(1.0, until - time.monotonic())
+        jobs: list[Callable[[float], Sent | Outcome]] = []
+        jobs += [
+            partial(self._send, letter.to, text, min(left, self.tell_s))
+            for letter, text in zip(letters, texts, strict=True)
+        ]
+        jobs += [partial(self._call, owed) for owed in calls]
+        answers = at_once(jobs, WIDTH, left + 5.0, left + 5.0)
+        for letter, text, answer in zip(letters, texts, answers, strict=False):
+            said += self._sent(letter, text, answer, failed)
+        for owed, answer in zip(calls, answers[len(letters) :], strict=True):
+            said += self._called(owed, answer, failed)
+        return True
+
+    def _send(self, to: Destination, text: Message, seconds: float, left: float) -> Sent | Outcome:
+        return send(to, text, seconds)
+
+    def _sent(
+        self, letter: _Letter, text: Message, answer: Sent | Outcome | Failed | Late, failed: set[str]
+    ) -> list[str]:
+        name, why = letter.to.name, _why(answer)
+        at = self.now()
+
+        def how(book: Notebook) -> Notebook:
+            book = reached(book, name, why, at)
+            return book if why else done(delivered(book, name, letter.states, at), letter.notices)
+
+        self._file.change(how)
+        self._file.log(to=name, ok=not why, why=why, title=text.title, targets=_targets(letter))
+        if not why:
+            return []
+        failed.add(name)
+        return [f"notify.{name}: could not be told ({why}); tried again at the next check"]
+
+    # --- the state-change hook
+
+    @staticmethod
+    def _hook_key(owed: Owed) -> str:
+        return f"hook {owed.present.target}"
+
+    def _call(self, owed: Owed, left: float) -> Sent | Outcome:
+        assert self.hook is not None
+        return run_hook(self.hook, change(self.target(owed.present.target), owed.present))
+
+    def _called(self, owed: Owed, answer: Sent | Outcome | Failed | Late, failed: set[str]) -> list[str]:
+        name, why = owed.present.target, _why(answer)
+        at = self.now()
+        if not why:
+            self._file.change(lambda book: delivered(book, HOOK, (owed,), at))
+        self._file.log(hook="state-change", target=name, ok=not why, why=why, state=owed.present.judged.status.name)
+        if not why:
+            return []
+        failed.add(self._hook_key(owed))
+        return [f"hook state-change for {name}: {why}; tried again at the next check"]
+
+    # --- words
+
+    def _message(self, letter: _Letter) -> Message:
+        stories = {}
+        if len(letter.states) == 1 and not letter.notices:
+            (owed,) = letter.states
+            stories[owed.present.target] = self._story(owed)
+        return message(letter.states, [p.notice for p in letter.notices], self.now(), stories)
+
+    def _story(self, owed: Owed) -> Story:
+        """What the newest run did, if it is of this time."""
+        since = (owed.was.since if owed.was is not None else owed.present.since) - LATELY_S
+        for folder in reversed(self.state.runs(owed.present.target)):
+            entries: tuple[Entry, ...] = ()
+            try:
+                entries = tuple(read_entries(folder / "journal.jsonl"))
+            except (OSError, JournalDamaged):
+                continue
+            if entries and entries[-1].at >= since:
+                return story(entries, goes_on=is_held(folder.parent.parent))
+            break
+        return Story()
+
+
+def _targets(letter: _Letter) -> list[str]:
+    return [o.present.target for o in letter.states] + [p.notice.target for p in letter.notices]
+
+
+def _why(answer: Sent | Outcome | Failed | Late) -> str:
+    match answer:
+        case Sent():
+            return answer.why
+        case Outcome():
+            return "" if answer.ok else answer.detail or "it failed"
+        case Late():
+            return (
+                "it was not run in time"
+                if not answer.began
+                else f"no end within {count(round(answer.seconds), 'second')}"
+            )
+        case Failed():
+            return f"a bug of ours: {type(answer.error).__name__}"
