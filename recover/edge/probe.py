@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import bz2
+import ast
+import base64
 import importlib.util
 import json
 import re
-import time
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -19,6 +19,7 @@ from recover.core.clean import clean, clean_text
 from recover.core.read.agent import parse_lines, read_guest
 from recover.core.read.bare import SCRIPT, read_bare
 from recover.core.read.stream import unpack
+from recover.edge.excerpt import Excerpt
 from recover.edge.shell.port import Shell
 from recover.model.contact import Broken, Failure, Ran
 from recover.model.guest import Guest, Mute
@@ -26,12 +27,10 @@ from recover.model.process import ProcessId
 
 # Isolated mode and no `site`: nothing that is installed in the guest's Python is imported, and it starts faster.
 # The first line is the length of what follows: base64 would cost a third more on the wire.
-_LOADER = (
-    "import sys,zlib;b=sys.stdin.buffer;d=b.read(int(b.readline()));"
-    'exec((zlib if d[:1]==b"x" else __import__("bz2")).decompress(d).decode())'
-)
+_LOADER = "import sys,zlib,gc;gc.disable();b=sys.stdin.buffer;exec(zlib.decompress(b.read(int(b.readline()))).decode())"
 _OTHER_JOBS = ("acts", "budget")  # modules that `main` imports for them alone
 _ON_NODES = ("host", "pci")  # modules that `acts` imports only on a Proxmox node
+_WHOLE = ("wire", "child", "procs")  # they remember things, so acts must find the very same that the look has
 NO_PYTHON = 86
 _NAMES = ("/usr/bin/python3", "python3", "/usr/libexec/platform-python", "/usr/local/bin/python3",
           *(f"python3.{minor}" for minor in range(14, 5, -1)))  # fmt: skip
@@ -66,7 +65,7 @@ class Pieces:
 
 
 def _pynvml() -> str:
-    """NVIDIA's file as it is installed here, unmodified with its licence header; another package may have its name."""
+    """NVIDIA's file as it is installed here, with its licence header; another package may have its name."""
     spec = importlib.util.find_spec("pynvml")
     if spec is None or spec.origin is None:
         return ""
@@ -75,20 +74,41 @@ def _pynvml() -> str:
 
 
 @cache
-def payload(job: str = "look", dense: bool = False) -> bytes:
-    """A line with a length, then the agent: the modules that the job needs, pynvml and the loader that knows them.
-
-    `dense`: bz2, a sixth smaller. A few Pythons lack it (Debian's python3-minimal); none lacks zlib.
-    """
-    sources = {"recover": "", "recover.guest": ""}
-    texts = _modules()
-    for name in sorted(_needed(texts, "main", _OTHER_JOBS) if job == "look" else texts):
-        sources[f"recover.guest.{name}"] = slim(texts[name]) if job == "look" else texts[name]
-    sources["pynvml"] = _pynvml()
+def payload(job: str = "look") -> bytes:
+    """A line with a length, then the agent: what the job needs of its modules and of pynvml, and their loader."""
     loader = files("recover.guest").joinpath("loader.py").read_text(encoding="utf-8")
-    program = f"SOURCES = {sources!r}\n{loader}\nstart()\n"
-    packed = bz2.compress(program.encode(), 9) if dense else zlib.compress(program.encode(), 9)
+    program = f"SOURCES = {sources(job)!r}\n{loader}\nstart()\n"
+    packed = zlib.compress(program.encode(), 9)
     return b"%d\n%b" % (len(packed), packed)
+
+
+def sources(job: str) -> dict[str, str]:
+    """Module -> source. A look gets only what it can reach: a quarter of it all, and each guest compiles it anew."""
+    packages = {"recover": "", "recover.guest": ""}
+    if job == "look":
+        return packages | _excerpt(("main",), _OTHER_JOBS)
+    return packages | {f"recover.guest.{name}": text for name, text in _modules().items()} | {"pynvml": _pynvml()}
+
+
+def _excerpt(first: tuple[str, ...], shut: tuple[str, ...]) -> dict[str, str]:
+    """What these modules can reach of ours and of pynvml."""
+    ours, whole = {f"recover.guest.{name}": slim(text) for name, text in _modules().items()}, _pynvml()
+    excerpt = Excerpt(ours | {"pynvml": whole}, {"nv": "pynvml"}, [f"recover.guest.{name}" for name in shut])
+    for name in (*_WHOLE, *first):
+        excerpt.reach(f"recover.guest.{name}", lambda _: True)
+    excerpt.reach("pynvml", lambda name: name.startswith("NVML_ERROR_"))  # it makes a class of each by its name
+    texts = excerpt.texts()
+    return texts | {"pynvml": _with_header(whole, texts.get("pynvml", ""))}
+
+
+def _with_header(whole: str, part: str) -> str:
+    """The part under the whole's licence; the whole where it can't be cut, as a version not known here may be."""
+    try:
+        ast.parse(part)
+    except SyntaxError:
+        return whole
+    header = "".join(re.findall(r"^#.*\n", whole.partition("\nfrom ")[0] + "\n", re.M))
+    return f"{header}# An excerpt: the definitions below are NVIDIA's, unchanged; all others are left out.\n{part}"
 
 
 _FOR_PEOPLE = re.compile(
@@ -117,24 +137,15 @@ def _modules() -> dict[str, str]:
 
 @cache
 def for_acts() -> dict[str, str]:
-    """The sources of acts that an agent sent for looks does not have yet."""
-    texts = _modules()
-    known = _needed(texts, "main", _OTHER_JOBS)
-    return {f"recover.guest.{name}": slim(texts[name]) for name in sorted(_needed(texts, "acts", _ON_NODES) - known)}
+    """The sources of acts that an agent sent for looks does not have, or has only in part."""
+    known, wanted = sources("look"), _excerpt(("main", "acts"), (*_ON_NODES, "budget"))
+    return {name: text for name, text in wanted.items() if known.get(name) != text}
 
 
-def _needed(texts: dict[str, str], first: str, shut: tuple[str, ...]) -> set[str]:
-    """What a module imports, at once or later on; the doors to other jobs are left shut."""
-    found: set[str] = set()
-    todo = [first]
-    while todo:
-        name = todo.pop()
-        if name in found or name not in texts or name in shut:
-            continue
-        found.add(name)
-        for line in re.findall(r"^ *from recover\.guest(?:\.(\w+))? import (.+)$", texts[name], re.M):
-            todo += [line[0]] if line[0] else [word.split()[0] for word in line[1].split(",")]
-    return found
+@cache
+def packed_for_acts() -> str:
+    """The same as a word of a request."""
+    return base64.b64encode(zlib.compress(json.dumps(for_acts()).encode(), 9)).decode("ascii")
 
 
 def command(pythons: Iterable[str] = _NAMES) -> list[str]:
@@ -147,16 +158,10 @@ def ask(
     request: dict[str, Any],
     deadline: float,
     pythons: Iterable[str] = _NAMES,
-    dense: bool = False,
 ) -> Ran | Broken:
     """Send one request to the agent."""
     job = "look" if request["do"] == "look" else "all"
-    return shell.run(command(pythons), stdin=payload(job, dense) + line_of(request), deadline=deadline)
-
-
-def too_dense(said: Ran | Broken | None) -> bool:
-    """Whether the guest's Python could not unpack the agent."""
-    return isinstance(said, Ran) and said.code == 1 and b"bz2" in said.stderr[-200:]
+    return shell.run(command(pythons), stdin=payload(job) + line_of(request), deadline=deadline)
 
 
 def line_of(request: dict[str, Any]) -> bytes:
@@ -164,12 +169,11 @@ def line_of(request: dict[str, Any]) -> bytes:
 
 
 class GuestProbe:
-    """Looks through one shell. Remembers nothing between looks but what the guest's Python can unpack."""
+    """Looks through one shell. Remembers nothing between looks."""
 
     def __init__(self, shell: Shell, settings: ProbeSettings | None = None) -> None:
         self._shell = shell
         self._settings = settings or ProbeSettings()
-        self._dense = True
 
     def look(
         self,
@@ -201,12 +205,7 @@ class GuestProbe:
         return self._bare(said, deadline)
 
     def _say(self, request: dict[str, Any], deadline: float) -> Ran | Broken:
-        ends = time.monotonic() + deadline
-        pythons, asked = self._settings.pythons, {**request, "pack": True}
-        said = ask(self._shell, asked, deadline, pythons, self._dense)
-        if self._dense and too_dense(said):
-            self._dense = False
-            said = ask(self._shell, asked, max(1.0, ends - time.monotonic()), pythons)
+        said = ask(self._shell, {**request, "pack": True}, deadline, self._settings.pythons)
         return replace(said, stdout=unpack(said.stdout))
 
     def act(self, request: dict[str, Any], deadline: float) -> Ran | Broken:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from recover.core.read.stream import Unpacker
-from recover.edge.probe import GuestProbe, ProbeSettings, command, for_acts, line_of, payload, too_dense
+from recover.edge.probe import GuestProbe, ProbeSettings, command, line_of, packed_for_acts, payload
 from recover.edge.shell.talk import Talk, TalkingShell
 from recover.model.contact import Broken, Failure, Ran
 
@@ -40,11 +40,7 @@ class SteadyProbe(GuestProbe):
             said = self._again(self._talk, line, ends)
             if said is not None:
                 return said
-        said = self._anew(line, ends)
-        if self._dense and too_dense(said):
-            self._dense = False
-            said = self._anew(line, ends)
-        return said
+        return self._anew(line, ends)
 
     def act(self, request: dict[str, Any], deadline: float) -> Ran | Broken:
         """By the agent that is there and was just heard, else by one of its own."""
@@ -62,7 +58,7 @@ class SteadyProbe(GuestProbe):
         """Asked before each act, so that an agent that is gone by now never leaves an act unclear."""
         if self._talk is None:
             return False
-        known = {} if self._knows_acts else {"sources": for_acts()}
+        known = {} if self._knows_acts else {"sources": packed_for_acts()}
         said = self._rest(self._talk, line_of({**_HERE, **known}), time.monotonic() + patience, time.monotonic())
         if self._talk is None or not isinstance(said, Ran):
             self.close()
@@ -76,7 +72,7 @@ class SteadyProbe(GuestProbe):
         if isinstance(opened, Broken):
             return opened
         self._talk, self._stream, self._knows_acts = opened, Unpacker(), False
-        return self._rest(opened, payload("look", self._dense) + line, ends, began)
+        return self._rest(opened, payload("look") + line, ends, began)
 
     def _again(self, talk: Talk, line: bytes, ends: float) -> Ran | Broken | None:
         """Ask the agent that is there. None: it has nothing to say, and a new one must be asked."""

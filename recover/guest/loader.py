@@ -1,6 +1,6 @@
 """Runs the agent from one mapping of module names to sources; this text is what the guest's Python executes first.
 
-`SOURCES` stands in the same payload. pynvml is compiled only when something asks for it, because it is large.
+`SOURCES` stands in the same payload. pynvml is compiled only when something asks for it.
 """
 
 import sys
@@ -27,7 +27,13 @@ class FromPayload:
 
     @staticmethod
     def learn(sources: "dict[str, str]") -> None:
+        """More modules, and whole ones in place of excerpts: who imports them from now on gets these."""
         SOURCES.update(sources)
+        for name in sources:
+            sys.modules.pop(name, None)
+            package = sys.modules.get(name.rpartition(".")[0])
+            if package is not None:
+                package.__dict__.pop(name.rpartition(".")[2], None)
 
     @staticmethod
     def create_module(spec: "Any") -> "Optional[types.ModuleType]":

@@ -100,7 +100,7 @@ def _fake_gpus(folder: Path) -> Iterator[dict[str, str]]:
 
 def _asked(root: Path) -> bytes:
     request = {"do": "look", "health": (), "health_ports": False, "deadline": 120, "root": str(root), "pack": True}
-    return payload("look", dense=True) + line_of(request)
+    return payload("look") + line_of(request)
 
 
 def agent_beside_ps(count: int, repeats: int) -> list[Measure]:
@@ -161,7 +161,7 @@ def _staying(root: Path, env: Mapping[str, str]) -> Iterator[Callable[[], Cost]]
         return Cost(took, (end.real("cpu") if end is not None else 0.0) + _cpu(agent.pid) - used)
 
     try:
-        look(payload("look", dense=True) + line)
+        look(payload("look") + line)
         yield lambda: look(line)
     finally:
         into.close()
@@ -230,7 +230,7 @@ def check_beside_xargs(repeats: int) -> list[Measure]:
         config.write_text(there.config())
         hosts.write_text("\n".join(there.addresses) + "\n")
         request = {"do": "look", "health": (), "health_ports": True, "deadline": 110, "pack": True}
-        asked.write_bytes(payload("look", dense=True) + line_of(request))
+        asked.write_bytes(payload("look") + line_of(request))
         one = f'exec {shlex.join(there.ssh())} "$0" {shlex.quote(shlex.join(command()))} < {asked} > /dev/null'
         xargs = ["xargs", "-a", str(hosts), "-n1", "-P", str(NODES), "sh", "-c", one]
         check = [TOOL, "--config", str(config), "check", "--all", "--format", "json", "-q", "--deadline", "120",

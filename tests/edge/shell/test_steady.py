@@ -55,13 +55,13 @@ def look(probe: GuestProbe) -> Guest:
 
 
 def agents(sshd: Sshd) -> set[int]:
-    """The processes below this server that run our loader."""
-    found = set()
+    """The processes below this server that run our loader, without their own children."""
+    found = {}
     for pid in _below(sshd.process.pid):
         with contextlib.suppress(OSError):
-            if b"d=b.read(int(b.readline()))" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0", 4)[-1]:
-                found.add(pid)
-    return found
+            if b"b.read(int(b.readline()))" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0", 4)[-1]:
+                found[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return {pid for pid, parent in found.items() if parent not in found}
 
 
 def _below(pid: int) -> set[int]:
