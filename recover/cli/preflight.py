@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from recover.cli.common import app, emit, emit_json, places, playbook_of, resolve
+from recover.cli.common import app, emit, emit_json, places, playbook_of, resolve, state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from recover.core.budget.model import Facts
     from recover.core.budget.preflight import Preflight
+    from recover.core.budget.preflight_report import Gathered
     from recover.core.read.report import Report
     from recover.edge.shell.port import Shell
 
@@ -89,9 +92,10 @@ def preflight(
         raise click.UsageError("--follow needs a machine: TARGET or --here")
     try:
         asked = _asked(words, loading, margin, model_config, cwd, here=here)
-        with _shell(target) if target is not None else nullcontext((_local(), None)) as (shell, about):
+        with _shell(target) if target is not None else nullcontext((_local(), None, None)) as (shell, about, name):
             report = _report(shell if facts_file is None else None, facts_file, save_facts, asked)
-            results = _judged(report, asked, about)
+            ran = _ran(name, facts_file)
+            results = _judged(report, asked, about, ran)
             _say(results, as_json)
             code = max(result.exit_code for result in results)
             return code if log is None else max(code, _follow(shell, log, minutes * 60, results))
@@ -145,7 +149,7 @@ def _local() -> Shell:
 
 
 def _shell(name: str) -> Any:
-    """The target's shell, and what its hypervisor knows of its memory."""
+    """The target's shell, what its hypervisor knows of its memory, and its name."""
     from recover.wiring import Flags
 
     opened = app()
@@ -159,16 +163,16 @@ def _shell(name: str) -> Any:
 
         with closing(cluster_client(cluster)) as client:
             about = look(client, found.cluster, found.vmid)
-    return _Held(wired, (wired.connections.shell(), about))
+    return _Held(wired, (wired.connections.shell(), about, found.name))
 
 
 class _Held:
     """What is closed at the end of the command."""
 
-    def __init__(self, wired: Any, value: tuple[Shell, Any]) -> None:
+    def __init__(self, wired: Any, value: tuple[Shell, Any, str]) -> None:
         self._wired, self._value = wired, value
 
-    def __enter__(self) -> tuple[Shell, Any]:
+    def __enter__(self) -> tuple[Shell, Any, str]:
         return self._value
 
     def __exit__(self, *_: object) -> None:
@@ -192,12 +196,34 @@ def _report(shell: Shell | None, facts_file: str | None, save: str | None, asked
     return report
 
 
-def _judged(report: Report, asked: _Asked, about: Any) -> tuple[Preflight, ...]:
+def _ran(name: str | None, facts_file: str | None) -> Path | None:
+    """Where it is kept what loading took on this machine. Facts of a file are of another machine, or of another day."""
+    from recover.edge.store.loadings import place
+
+    return place(state(), name) if facts_file is None else None
+
+
+def _remembered(found: Gathered, ran: Path | None) -> Gathered:
+    """With what was measured here before; what is measured now is kept. Neither may hinder the judgement."""
+    from recover.core.budget.preflight import measured
+    from recover.edge.store.loadings import keep_loadings, load_loadings
+
+    if ran is None:
+        return found
+    try:
+        before = load_loadings(ran)
+        keep_loadings(ran, measured(found, time.strftime("%Y-%m-%d")))
+    except (OSError, ValueError) as error:
+        return replace(found, gaps=(*found.gaps, f"{ran}: what loading took before: {error}"))
+    return replace(found, ran=before)
+
+
+def _judged(report: Report, asked: _Asked, about: Any, ran: Path | None) -> tuple[Preflight, ...]:
     from recover.core.budget.bytes_per_token import read_config
     from recover.core.budget.preflight import preflight as judged
     from recover.core.budget.preflight_report import gathered
 
-    found = gathered(report)
+    found = _remembered(gathered(report), ran)
     found = replace(found, facts=_facts(found.facts, asked, about))
     if asked.model_config is not None:
         found = replace(found, config=read_config(_read(asked.model_config), asked.model_config))

@@ -28,7 +28,7 @@ from recover.core.budget.model import (
     Verdict,
 )
 from recover.core.budget.preflight_follow import Tally
-from recover.core.budget.preflight_report import Gathered, Installed
+from recover.core.budget.preflight_report import Gathered, Installed, Loading
 from recover.core.budget.proof import Proof, proof_lines, semantics
 from recover.core.budget.ranks import counts
 from recover.core.budget.sizes import both, decimal
@@ -117,7 +117,21 @@ def _learned(launch: Launch, found: Gathered) -> tuple[Facts, list[str]]:
         if other.anon and facts.loading is None and not _private_pools(other.launch, launch.version):
             facts = replace(facts, loading=other.anon)
             said.append(f"loading was measured: {both(other.anon)} of private memory, the server with pid {other.pid}")
+    before = [one for one in found.ran if launch.model and (one.engine, one.model) == (launch.engine, launch.model)]
+    if before and facts.loading is None:
+        facts = replace(facts, loading=before[-1].amount)
+        said.append(f"loading was measured on {before[-1].day}: {both(before[-1].amount)}, when a server of it ran")
     return facts, said
+
+
+def measured(found: Gathered, day: str) -> tuple[Loading, ...]:
+    """What the servers that run there teach for a time when they don't."""
+    version = found.installed.version if found.installed is not None else None
+    return tuple(
+        Loading(other.launch.engine, other.launch.model, other.anon, day)
+        for other in found.running
+        if other.anon and other.launch.model and not _private_pools(other.launch, version)
+    )
 
 
 def _private_pools(other: Launch, version: Version | None) -> bool:

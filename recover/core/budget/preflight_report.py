@@ -45,6 +45,16 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
+class Loading:
+    """What a server's processes held beside its pools when it ran. `amount`: bytes; `day`: as 2026-11-30."""
+
+    engine: str
+    model: str
+    amount: int
+    day: str
+
+
+@dataclass(frozen=True, slots=True)
 class Gathered:
     """All that is known before a launch is judged. `files`: texts that the launch names, by those names."""
 
@@ -55,6 +65,7 @@ class Gathered:
     files: tuple[tuple[str, str], ...] = ()
     gaps: tuple[str, ...] = ()
     running: tuple[Running, ...] = ()
+    ran: tuple[Loading, ...] = ()  # measured earlier, the newest last
 
 
 def gathered(report: Report) -> Gathered:

@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 
 from recover.core.budget.launch import parse
 from recover.core.budget.model import GB, GIB, Check, Fit, Pages, Pinning, Problem, Scope, Shm, Unit
-from recover.core.budget.preflight import as_json, command_text, explain_exhaustion, headline, lines, preflight, tally
+from recover.core.budget.preflight import (
+    as_json,
+    command_text,
+    explain_exhaustion,
+    headline,
+    lines,
+    measured,
+    preflight,
+    tally,
+)
 from recover.core.budget.preflight_follow import Course, Tally
 from recover.core.budget.preflight_report import gathered, records, wanted
 from recover.core.budget.solve import judge
@@ -203,6 +212,18 @@ def test_a_running_server_of_the_same_model_measures_loading_and_the_device_pool
     assert any("231120 tokens" in note for note in result.notes)
     private = {**server, "says": {"version": "0.5.9"}}
     assert judged(31, rows("0.5.9", budget_others={"servers": [private]})).verdict.loading == 40 * GIB
+
+
+def test_what_loading_took_when_a_server_ran_counts_when_it_does_not():
+    server = {"pid": 77, "argv": asked(10).split(), "env": [], "anon": 30 * GIB, "says": {"version": "0.5.19"}}
+    (learned,) = measured(gathered(report(rows("0.5.19", budget_others={"servers": [server]}))), "2026-11-30")
+    assert learned.amount == 30 * GIB
+    private = gathered(report(rows("0.5.9", budget_others={"servers": [{**server, "says": {}}]})))
+    assert measured(private, "2026-11-30") == ()  # its pools are private memory too: the two can't be told apart
+    (later,) = preflight(asked(31), replace(of("0.5.19"), ran=(learned,)))
+    assert later.verdict.loading == 30 * GIB and any("measured on 2026-11-30" in note for note in later.notes)
+    (other,) = preflight(asked(31), replace(of("0.5.19"), ran=(replace(learned, model="/m/other"),)))
+    assert other.verdict.loading == 40 * GIB
 
 
 def test_nothing_of_the_machine_reaches_a_terminal_as_it_came():
