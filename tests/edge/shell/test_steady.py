@@ -55,13 +55,22 @@ def look(probe: GuestProbe) -> Guest:
 
 
 def agents(sshd: Sshd) -> set[int]:
-    """The processes below this server that run our loader, without their own children."""
-    found = {}
+    """The processes below this server that run our loader."""
+    found = set()
     for pid in _below(sshd.process.pid):
         with contextlib.suppress(OSError):
             if b"b.read(int(b.readline()))" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0", 4)[-1]:
-                found[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return {pid for pid, parent in found.items() if parent not in found}
+                found.add(pid)
+    return found
+
+
+def staying(sshd: Sshd, before: set[int]) -> int:
+    """The one that stays: the child that looked for it may still be ending."""
+    until = time.monotonic() + 30
+    while len(found := agents(sshd) - before) != 1:
+        assert time.monotonic() < until, found
+        time.sleep(0.02)
+    return found.pop()
 
 
 def _below(pid: int) -> set[int]:
@@ -132,7 +141,7 @@ def test_both_ways_tell_the_same(far: SshShell) -> None:
 def test_an_agent_that_died_is_replaced_in_the_same_look(steady: SteadyProbe, sshd: Sshd) -> None:
     before = agents(sshd)
     look(steady)
-    (agent,) = agents(sshd) - before
+    agent = staying(sshd, before)
     os.kill(agent, signal.SIGKILL)
     assert look(steady).complete
     assert agents(sshd) - before - {agent}
@@ -144,7 +153,7 @@ def test_an_agent_that_stalls_is_replaced_in_the_same_look(
     monkeypatch.setattr("recover.edge.steady._FIRST_WORD_S", 1.0)
     before = agents(sshd)
     look(steady)
-    (agent,) = agents(sshd) - before
+    agent = staying(sshd, before)
     os.kill(agent, signal.SIGSTOP)
     try:
         assert look(steady).complete
@@ -162,7 +171,7 @@ def test_a_look_that_breaks_off_is_a_guest_with_gaps(steady: SteadyProbe, sshd: 
     """Its child is killed in the middle of the look; the next look is whole again."""
     before = agents(sshd)
     look(steady)
-    (agent,) = agents(sshd) - before
+    agent = staying(sshd, before)
     os.kill(agent, signal.SIGSTOP)
     talk = steady._talk
     assert isinstance(talk, Conversation)

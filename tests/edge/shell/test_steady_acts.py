@@ -20,7 +20,7 @@ from recover.model.process import ProcessId
 
 from .conftest import Sshd
 from .relay import Relay
-from .test_steady import agents, far, look, relay, start_sleeper, steady
+from .test_steady import agents, far, look, relay, start_sleeper, staying, steady
 
 __all__ = ["far", "relay", "start_sleeper", "steady"]  # fixtures
 
@@ -71,7 +71,7 @@ def test_looks_and_acts_share_one_agent(
 ) -> None:
     hand, who, before = GuestActuator(steady), stubborn(), agents(sshd)
     look(steady)
-    (agent,) = agents(sshd) - before
+    agent = staying(sshd, before)
     relay.taken()
     assert hand.perform(kill(who)).ok
     until(lambda: gone(who.pid))
@@ -94,7 +94,7 @@ def test_an_agent_that_died_before_the_act_is_noticed_and_another_acts(
 ) -> None:
     before, who = agents(sshd), stubborn()
     look(steady)
-    (agent,) = agents(sshd) - before
+    agent = staying(sshd, before)
     os.kill(agent, signal.SIGKILL)
     assert GuestActuator(steady).perform(kill(who)).ok
     until(lambda: gone(who.pid))
@@ -116,7 +116,7 @@ def test_an_agent_that_stalls_before_the_act_is_left_and_never_acts_later(
     monkeypatch.setattr("recover.edge.steady._FIRST_WORD_S", 1.0)
     before, who = agents(sshd), stubborn()
     look(steady)
-    (agent,) = agents(sshd) - before
+    agent = staying(sshd, before)
     os.kill(agent, signal.SIGSTOP)
     assert GuestActuator(steady).perform(SyncDisks(60.0)).ok
     os.kill(agent, signal.SIGCONT)
@@ -132,7 +132,7 @@ def test_an_act_whose_end_is_not_heard_is_unclear_and_not_repeated(
     before = agents(sshd)
     guest = look(steady)
     assert isinstance(guest, Guest)
-    (agent,) = agents(sshd) - before
+    agent = staying(sshd, before)
     asked: list[object] = []
     monkeypatch.setattr("recover.edge.probe.ask", lambda *args, **kw: asked.append(args))
     ask = steady._rest
