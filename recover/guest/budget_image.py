@@ -98,8 +98,8 @@ def of_image(name: str, limit: Limit) -> "Tuple[Optional[Inside], str]":
             continue
         for kind in ("container", "image"):
             said = _inspect([tool, kind, "inspect", "--", name], limit)
-            if said is None:
-                why = "%s knows no container or image %s on this machine" % (tool, name)
+            if isinstance(said, str):
+                why = "%s tells of no container and no image %s here: %s" % (tool, name, said)
                 continue
             found = _tree(said, "%s %s" % (kind, name))
             if found is not None:
@@ -108,16 +108,16 @@ def of_image(name: str, limit: Limit) -> "Tuple[Optional[Inside], str]":
     return None, why
 
 
-def _inspect(argv: "List[str]", limit: Limit) -> "Optional[Found]":
+def _inspect(argv: "List[str]", limit: Limit) -> "Union[Found, str]":
     ended = child.run(argv, limit.within(_ASK_S), argv[0])
     if ended.code != 0:
-        return None
+        return "no answer in time" if ended.code is None else (ended.err.strip().splitlines() or [""])[-1][-200:]
     try:
         value = json.loads(ended.out)
     except ValueError:
-        return None
+        return "its answer is not JSON"
     value = value[0] if isinstance(value, list) and value else value
-    return value if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else "its answer is empty"
 
 
 def _tree(said: "Found", name: str) -> "Optional[Inside]":

@@ -214,7 +214,7 @@ def test_of_two_installs_the_one_that_the_words_start(docker, agent, tmp_path):
 @pytest.mark.parametrize(
     ("known", "word"),
     [
-        ({}, "knows no container or image"),
+        ({}, "No such image"),
         ({"image": {IMAGE: {"GraphDriver": None, "Config": {}}}}, UNREADABLE),
         (
             {"image": {IMAGE: layered(Path("/nowhere/up"), Path("/nowhere/low"))}},
