@@ -123,13 +123,16 @@ def test_every_playbook_is_named() -> None:
 def test_the_example_playbook_is_whole_and_every_key_is_in_it_and_in_the_table() -> None:
     data = tomllib.loads(block(page("ladder"), "toml"))
     assert isinstance(parse(data), Playbook)
-    wrong: dict[str, Any] = {"name": "x", "limits": {"?": 1}, "after": {"?": 1}, "rung": [{"step": "end-workers"}]}
+    wrong: dict[str, Any] = {"name": "x", "rung": [{"step": "end-workers"}]}
+    wrong |= {key: {"?": 1} for key in ("limits", "after", "unattended")}
     problems = parse({**wrong, "?": 1})
     assert isinstance(problems, tuple)
-    known = {p.partition("?")[0]: set(p.partition("choose from ")[2].split(", ")) for p in problems}
+    listed = [p for p in problems if "choose from " in p]
+    known = {p.partition("?")[0]: set(p.partition("choose from ")[2].split(", ")) for p in listed}
     table = set(re.findall(r"^\| `([\w.]+)` \|", page("ladder"), re.M))
     assert known["limits."] == set(data["limits"]) and known["after."] == set(data["after"])
-    for prefix in ("limits.", "after."):
+    assert known["unattended."] == set(data["unattended"])
+    for prefix in ("limits.", "after.", "unattended."):
         assert {prefix + key for key in known[prefix]} <= table
     assert known[""] == set(data) and {"rung.step", "rung.attempts", "rung.settle", "name", "about"} <= table
 
@@ -145,6 +148,9 @@ def known_keys(data: dict[str, Any], path: str) -> set[str]:
 
 
 KEYS = {
+    "notify.oncall": known_keys({"notify": {"oncall": {"?": 1}}}, "notify.oncall"),
+    "hooks": known_keys({"hooks": {"?": 1}}, "hooks"),
+    "hooks.before-disruption": known_keys({"hooks": {"before-disruption": {"?": 1}}}, "hooks.before-disruption"),
     "clusters.pve": known_keys({"clusters": {"pve": {"?": 1}}}, "clusters.pve"),
     "ssh": known_keys({"ssh": {"?": 1}}, "ssh"),
     "targets.node-174": known_keys({"targets": {"node-174": {"?": 1}}}, "targets.node-174"),
@@ -169,7 +175,8 @@ def test_every_key_is_in_the_example_and_explained(path: str) -> None:
     if path == "clusters.pve":
         found = {**found, **data["clusters"]["lab"]}
     assert set(found) == KEYS[path]
-    table = set(re.findall(r"^\| `(\w+)` \|", page("configuration"), re.M))
+    table = set(re.findall(r"`([\w-]+)`", "".join(re.findall(r"^\| `[\w-].*?\|", page("configuration"), re.M))))
+    table |= set(re.findall(r"^\| `([\w-]+)` \|", page("notifications"), re.M))
     assert KEYS[path] - {"ssh", "expect"} <= table
 
 

@@ -18,8 +18,13 @@ def playbook_text(playbook: Playbook) -> str:
         f"  recovered after {confirm} in a row; unsure for {span(limits.patience_s)} at most",
         f"  nothing is tried while memory still falls; stuck is {span(limits.ripens_s)} without progress",
         f"  afterwards: start {after.start}, healthy within {span(after.healthy_within_s)}",
-        "",
     ]
+    if playbook.unattended is not None:
+        alone = playbook.unattended
+        scopes = ", ".join(scope.word for scope in alone.scopes)
+        lines.append(f"  unattended: scope {scopes}, at most {count(alone.runs_per_day, 'run')} a day and target,")
+        lines.append(f"    for {', '.join(alone.signals)} and nothing else")
+    lines.append("")
     for number, rung in enumerate(playbook.rungs, 1):
         lines += _rung(number, rung)
     return "\n".join(lines).rstrip()

@@ -6,16 +6,18 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
+from recover.core.config_table import nearest
 from recover.core.duration import duration
-from recover.model.ladder import After, Limits, Param, Playbook, Rung, Step, Value
+from recover.core.signals.names import NAMES
+from recover.model.ladder import After, Limits, Param, Playbook, Rung, Step, Unattended, Value
 from recover.model.verdict import Scope
 from recover.steps.table import ALL_STEPS
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
-_TOP = ("name", "about", "limits", "rung", "after")
+_TOP = ("name", "about", "limits", "rung", "after", "unattended")
 _STARTS = ("what-we-stopped", "nothing")
 
 # key -> (field of Limits, least, most): durations in seconds, or counts
@@ -43,10 +45,13 @@ def parse(
     limits = _limits(_table(data, "limits", problems), problems)
     rungs = _ladder(data.get("rung"), steps, problems)
     after = _after(_table(data, "after", problems), problems)
+    unattended = None
+    if "unattended" in data:
+        unattended = _unattended(_table(data, "unattended", problems), limits, rungs, steps, problems)
     if problems:
         return tuple(problems)
-    playbook = Playbook(name, about, limits, rungs, after, source)
-    return Playbook(name, about, limits, rungs, after, source, digest(playbook))
+    playbook = Playbook(name, about, limits, rungs, after, unattended, source)
+    return replace(playbook, digest=digest(playbook))
 
 
 def digest(playbook: Playbook) -> str:
@@ -56,6 +61,7 @@ def digest(playbook: Playbook) -> str:
         "limits": asdict(playbook.limits),
         "rungs": [{**asdict(r), "params": sorted(r.params)} for r in playbook.rungs],
         "after": asdict(playbook.after),
+        **({"unattended": asdict(playbook.unattended)} if playbook.unattended is not None else {}),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -92,6 +98,41 @@ def _after(table: Mapping[str, Any], problems: list[str]) -> After:
     if "healthy_within" in table:
         given["healthy_within_s"] = _duration(table["healthy_within"], "after.healthy_within", problems, 1, 86_400)
     return After(**given)
+
+
+def _unattended(
+    table: Mapping[str, Any], limits: Limits, rungs: tuple[Rung, ...], steps: Mapping[str, Step], problems: list[str]
+) -> Unattended:
+    """Both lists must be given: what may be done with nobody there is never a default."""
+    _unknown(table, ("signals", "scopes", "runs_per_day"), "unattended.", problems)
+    signals, words = (_words(table, key, problems) for key in ("signals", "scopes"))
+    for i, signal in enumerate(signals):
+        if signal not in NAMES:
+            close = nearest(signal, tuple(NAMES))
+            says = f"did you mean {close!r}?" if close else f"known: {', '.join(sorted(NAMES))}"
+            problems.append(f"unattended.signals[{i}]: there is no finding {signal!r}: {says}")
+    scopes = tuple(_scope(word, f"unattended.scopes[{i}]", problems) for i, word in enumerate(words))
+    for i, scope in enumerate(scopes):
+        if scope > limits.max_scope:
+            problems.append(f"unattended.scopes[{i}]: {scope.word} is above limits.max_scope, {limits.max_scope.word}")
+    for i, rung in enumerate(rungs, 1):
+        ends = [name for name, value in rung.params if name in ("evict", "drain", "apply_pending") and value is True]
+        if ends:
+            problems.append(f"rung[{i}].{ends[0]}: with [unattended] nobody is there to say who may be hit")
+    for step in dict.fromkeys(r.step for r in rungs):
+        if step in steps and scopes and steps[step].scope > max(scopes):
+            what = f"{step} (scope {steps[step].scope.word}) is a rung, and unattended.scopes does not list its scope"
+            problems.append(f"unattended.scopes: {what}: leave the rung out, or list it")
+    runs = _count(table["runs_per_day"], "unattended.runs_per_day", problems, 0, 100) if "runs_per_day" in table else 2
+    return Unattended(signals, scopes, runs)
+
+
+def _words(table: Mapping[str, Any], key: str, problems: list[str]) -> tuple[str, ...]:
+    value = table.get(key)
+    if not isinstance(value, list) or not value or not all(isinstance(word, str) for word in value):
+        problems.append(f"unattended.{key}: must be a list of at least one word")
+        return ()
+    return tuple(value)
 
 
 def _ladder(value: Any, steps: Mapping[str, Step], problems: list[str]) -> tuple[Rung, ...]:

@@ -76,12 +76,22 @@ class After:
 
 
 @dataclass(frozen=True, slots=True)
+class Unattended:
+    """What may be done without anybody who consents. A finding or a scope that is not listed is left to a person."""
+
+    signals: tuple[str, ...]
+    scopes: tuple[Scope, ...]
+    runs_per_day: int = 2  # of one target, those that did something
+
+
+@dataclass(frozen=True, slots=True)
 class Playbook:
     name: str
     about: str
     limits: Limits = field(default_factory=Limits)
     rungs: tuple[Rung, ...] = ()
     after: After = field(default_factory=After)
+    unattended: Unattended | None = None  # None: it is never climbed without a person
     source: str = ""
     digest: str = ""
 

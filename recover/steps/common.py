@@ -22,6 +22,7 @@ FRAGILE = {
     "10de:2bb4": "RTX PRO 6000 Blackwell Max-Q",
     "10de:2bb5": "RTX PRO 6000 Blackwell Server Edition",
 }
+MAY_DIE = "a reset can leave such a card dead until the host reboots"
 
 # Whoever owns these would start again what we end, or must be asked by other means than ours.
 _COMMANDS = {

@@ -33,7 +33,7 @@ from recover.model.ladder import Param, Params, Step
 from recover.model.reading import Known
 from recover.model.snapshot import Channel, Snapshot
 from recover.model.verdict import Finding, Scope
-from recover.steps.common import FRAGILE, SICK, called, line, number, processes
+from recover.steps.common import FRAGILE, MAY_DIE, SICK, called, line, number, processes
 from recover.steps.power import BOOT, gpus_expected, running
 from recover.steps.startable import startable
 
@@ -105,7 +105,7 @@ def _line(host: Host, chosen: tuple[Gpu, ...], monitors: list[str], deadline_s: 
     acts += [on_host(StartService("systemd", unit, monitor=True)) for unit in reversed(monitors)]
     words = [f"GPU {g.index} ({g.bus_id}) is reset by the driver of {host.node}" for g in chosen]
     models = sorted({FRAGILE[g.pci_ids.lower()] for g in chosen if g.pci_ids.lower() in FRAGILE})
-    words += [f"{model}: a reset can leave such a card dead until the host reboots" for model in models]
+    words += [f"{model}: {MAY_DIE}" for model in models]
     words += [f"{unit} on {host.node} is stopped for it and started again" for unit in monitors]
     return line(acts, words)
 

@@ -16,7 +16,7 @@ from recover.model.process import Group
 from recover.model.reading import Known, known_or
 from recover.model.snapshot import Channel, Snapshot
 from recover.model.verdict import Finding, Scope
-from recover.steps.common import FRAGILE, SICK, called, flag, line, number
+from recover.steps.common import FRAGILE, MAY_DIE, SICK, called, flag, line, number
 from recover.steps.services import services_of, stops
 from recover.steps.workers import end_groups
 
@@ -67,7 +67,7 @@ def _line(chosen: tuple[Gpu, ...], monitors: list[tuple[str, str]], deadline_s: 
     acts += [Act(StartService(manager, name, monitor=True)) for manager, name in reversed(monitors)]
     words = [f"GPU {g.index} ({g.bus_id}) is reset" for g in chosen]
     models = sorted({FRAGILE[g.pci_ids.lower()] for g in chosen if g.pci_ids.lower() in FRAGILE})
-    words += [f"{model}: a reset can leave such a card dead until the host reboots" for model in models]
+    words += [f"{model}: {MAY_DIE}" for model in models]
     words += [f"{name} is stopped for it and started again" for _, name in monitors]
     return line(acts, words)
 
