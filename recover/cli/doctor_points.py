@@ -17,15 +17,16 @@ if TYPE_CHECKING:
 def judged(
     opened: App, targets: tuple[Target, ...], books: dict[str, Playbook | tuple[tuple[str, ...], str]], seen: Seen
 ) -> list[Point]:
-    from recover.core.doctor_guest import ssh_points, uid_point
+    from recover.core.doctor_guest import node_points, ssh_points, uid_point
 
     points = _here(opened, targets)
     for name, cluster in sorted(seen.clusters.items()):
         points += _cluster_points(f"cluster {name}", cluster, pinned=bool(opened.config.clusters[name].fingerprint))
     for name, shell in sorted(seen.hosts.items()):
-        sudo = bool(opened.config.hosts[name].sudo)
+        sudo = bool(opened.config.hosts[name].ssh.sudo)
         points += ssh_points(f"node {name}", shell.where, shell.failure, shell.detail, sudo=sudo)
-        points += [uid_point(f"node {name}", shell.uid)] if shell.failure is None else []
+        if shell.failure is None:
+            points += [uid_point(f"node {name}", shell.uid), *node_points(name, shell.hostname, shell.python)]
     for target in targets:
         points += _target_points(opened, target, books[target.name], seen)
     return points + seen.late

@@ -50,6 +50,14 @@ class Ssh:
 
 
 @dataclass(frozen=True, slots=True)
+class HostConfig:
+    """A Proxmox node whose root shell may be used. `address` empty: its own name, or what ssh config makes of that."""
+
+    ssh: Ssh = field(default_factory=lambda: Ssh(user="root"))
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TargetConfig:
     """One guest. `ssh` is already merged over [ssh]; `expect` as in model.snapshot.Target, RAM in MiB."""
 
@@ -70,7 +78,9 @@ class TargetConfig:
 class Config:
     clusters: Mapping[str, Cluster] = field(default_factory=dict)
     ssh: Ssh = field(default_factory=Ssh)
-    hosts: Mapping[str, Ssh] = field(default_factory=dict)  # opt-in root shells on Proxmox nodes, merged over nothing
+    hosts: Mapping[str, HostConfig] = field(
+        default_factory=dict
+    )  # opt-in root shells; their ssh is merged over nothing
     targets: Mapping[str, TargetConfig] = field(default_factory=dict)
     source: str = ""
     watch: WatchConfig = field(default_factory=WatchConfig)
@@ -85,7 +95,7 @@ def parse_config(data: Mapping[str, Any], source: str = "") -> tuple[Config | No
     at = Table(data, "", [])
     clusters = at.tables("clusters", _cluster)
     ssh = at.table("ssh", _ssh) or Ssh()
-    hosts = at.tables("hosts", lambda table, name: table.table("ssh", _ssh) or Ssh(user="root"))
+    hosts = at.tables("hosts", lambda table, name: _node(table))
     targets = at.tables("targets", _target)
     notify, hooks = notify_of(at), hooks_of(at)
     watched = at.table("watch", watch) or WatchConfig()
@@ -156,6 +166,10 @@ def _target(table: Table, name: str) -> TargetConfig:
         expect=table.table("expect", _expect) or (),
         do_not_recover=table.flag("do_not_recover"),
     )
+
+
+def _node(table: Table) -> HostConfig:
+    return HostConfig(table.table("ssh", _ssh) or Ssh(user="root"), table.text("address", _host))
 
 
 def _expect(table: Table) -> tuple[tuple[str, int], ...]:

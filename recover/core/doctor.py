@@ -97,7 +97,7 @@ def playbook_points(
 
 _CHANNEL_FIX = {
     "hypervisor": "give the target `cluster` and `vmid`, and the cluster a [clusters.NAME] table",
-    "host": "opt in with [hosts.NODE.ssh], or take the rung out of the playbook",
+    "host": "opt in with [hosts.NODE], or take the rung out of the playbook",
 }
 
 

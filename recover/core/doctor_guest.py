@@ -65,6 +65,27 @@ def uid_point(about: str, uid: int | None) -> Point:
     )
 
 
+_NO_NODE = "no look at the node, no reset there, and of a container no look through it"
+
+
+def node_points(name: str, hostname: str, python: str) -> list[Point]:
+    """Whether a shell is on the node that it is configured for, and can do what is asked of it."""
+    about, points = f"node {name}", []
+    if not hostname:
+        points.append(Point(about, "node", Status.SKIP, "which machine it is could not be told"))
+    elif hostname.partition(".")[0].lower() == name.lower():
+        points.append(Point(about, "node", Status.OK, f"it is {hostname}"))
+    else:
+        fix = f"set [hosts.{name}] address to where {name} is, or correct the name: it is the one that Proxmox shows"
+        points.append(Point(about, "node", Status.FAIL, f"the shell is on {hostname}, not on {name}", fix, _NO_NODE))
+    if python.startswith("Python 3"):
+        points.append(Point(about, "python", Status.OK, python))
+    elif hostname:
+        says = "python3 does not start there" + (f": {python}" if python else "")
+        points.append(Point(about, "python", Status.FAIL, says, f"install python3 on {name}", _NO_NODE))
+    return points
+
+
 @dataclass(frozen=True, slots=True)
 class AgentSeen:
     """How the agent started in the guest. `python` empty: there is none that could run it."""

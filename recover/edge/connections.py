@@ -126,7 +126,8 @@ class Connections:
         if node not in self._hosts:
             return None
         if node not in self._host_shells:
-            self._host_shells[node] = SshShell(ssh_settings(self._hosts[node], node))
+            host = self._hosts[node]
+            self._host_shells[node] = SshShell(ssh_settings(host.ssh, host.address or node))
         return self._host_shells[node]
 
     def _eye(self) -> GuestProbe:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-from recover.core.config import Cluster, Config, Ssh, TargetConfig
+from recover.core.config import Cluster, Config, HostConfig, TargetConfig
 from recover.core.doctor import Certificate, Refusal
 from recover.core.doctor_guest import AgentSeen
 from recover.core.privileges import Held, Need, Place, needs, place_of
@@ -79,6 +79,8 @@ class ShellSeen:
     margin_s: float = 0.0
     agent: AgentSeen | str | None = None
     guest: Guest | Mute | None = None
+    hostname: str = ""  # asked of a node only
+    python: str = ""
 
 
 # --- a cluster
@@ -214,11 +216,19 @@ def see_guest(config: Config, settings: TargetConfig, target: Target, left: floa
         connections.close()
 
 
-def see_host(name: str, ssh: Ssh, left: float) -> ShellSeen:
-    """The opt-in root shell of a Proxmox node."""
-    shell = SshShell(ssh_settings(ssh, name))
+def see_host(name: str, host: HostConfig, left: float) -> ShellSeen:
+    """The opt-in root shell of a Proxmox node: also which machine it is on, and whether the agent can start there."""
+    ends = time.monotonic() + left
+    shell = SshShell(ssh_settings(host.ssh, host.address or name))
     try:
-        return see_shell(shell, left, agent=False)
+        seen = see_shell(shell, left, agent=False)
+        if seen.failure is not None:
+            return seen
+        asked = ["sh", "-c", "uname -n; python3 --version 2>&1"]
+        said = shell.run(asked, deadline=max(1.0, min(WORD_S, ends - time.monotonic())))
+        words = [] if isinstance(said, Broken) else said.stdout.decode("utf-8", "replace").splitlines()
+        name_, python = (clean(word, 100) for word in [*words, "", ""][:2])
+        return replace(seen, hostname=name_, python=python)
     finally:
         shell.close()
 

@@ -17,6 +17,7 @@ from recover.model.reading import Known, Reading, Unknown, Why
 
 LOOK_S = 45.0
 _SLACK_S = 10.0
+UPTIME_SLACK_S = 180.0  # the two are asked one after the other
 
 Shells = Callable[[str], Shell | None]  # node -> its shell, None where none is configured
 
@@ -30,7 +31,7 @@ class HostProbe:
     def look(self, seen: Hypervisor) -> Reading[Host]:
         shell = self._shells(seen.node)
         if shell is None:
-            return Unknown(Why.ABSENT, f"no [hosts.{seen.node}.ssh] in the configuration")
+            return Unknown(Why.ABSENT, f"no [hosts.{seen.node}] in the configuration")
         container = seen.kind is GuestKind.CONTAINER
         request: dict[str, Any] = {
             "do": "host_look",
@@ -44,7 +45,7 @@ class HostProbe:
         said = ask(shell, request, self._seconds)
         host = read_host(parse_lines(said.stdout), seen.node)
         if host is not None:
-            return _trusted(host, seen.node)
+            return _trusted(host, seen)
         if isinstance(said, Broken):
             return Unknown(Why.UNREACHABLE, clean(f"{said.failure.value}: {said.detail}", 500))
         if said.code == NO_PYTHON:
@@ -53,10 +54,19 @@ class HostProbe:
         return Unknown(Why.GARBLED, f"the agent on {seen.node} said nothing: exit {said.code} {tail}".rstrip())
 
 
-def _trusted(host: Host, node: str) -> Reading[Host]:
-    """Proxmox names a node by its host name: another name is another machine, whatever our ssh configuration says."""
+def _trusted(host: Host, seen: Hypervisor) -> Reading[Host]:
+    """Proxmox names a node by its host name: another name is another machine, whatever our ssh configuration says.
+
+    Two clusters may both have a node of that name, so it must also be up for as long as the API says that it is.
+    """
+    node, up = seen.node, seen.host_uptime_s
     if host.hostname.partition(".")[0].lower() != node.lower():
-        return Unknown(Why.GARBLED, f"the shell for {node} is on {host.hostname}: correct the ssh configuration")
+        return Unknown(Why.GARBLED, f"the shell for {node} is on {host.hostname}: correct [hosts.{node}] address")
+    if isinstance(up, Known) and abs(host.uptime_s - up.value) > UPTIME_SLACK_S:
+        why = (
+            f"the shell for {node} is on another machine of that name: it is up for {host.uptime_s:.0f} s, and the node"
+        )
+        return Unknown(Why.GARBLED, f"{why} of {seen.cluster} for {up.value} s")
     return Known(host) if host.root else Unknown(Why.DENIED, f"the shell on {node} is not root's")
 
 

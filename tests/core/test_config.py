@@ -21,6 +21,8 @@ port = 22
 identity_file = "~/.ssh/id_ed25519"
 known_hosts = "~/.ssh/known_hosts"
 sudo = false
+[hosts.pve1]
+address = "10.1.230.11"
 [hosts.pve1.ssh]
 user = "root"
 [targets.node-174]
@@ -56,7 +58,9 @@ def test_the_whole_example_of_the_documentation_is_understood() -> None:
     assert (target.cluster, target.vmid, target.address, target.playbook) == ("pve", 174, "10.1.230.174", "hung-server")
     assert dict(target.expect) == {"gpus": 8, "ram_available": 440 * 1024}
     assert config.clusters["pve"].token_secret == SecretFile("/etc/gpu-recover/pve.secret")
-    assert config.hosts["pve1"].user == "root" and config.source == "x.toml"
+    node = config.hosts["pve1"]
+    assert (node.ssh.user, node.address) == ("root", "10.1.230.11")
+    assert config.source == "x.toml"
 
 
 def test_a_targets_ssh_overrides_the_common_one_key_by_key() -> None:

@@ -15,7 +15,7 @@ from recover.core.doctor import (
     privilege_points,
     via_api,
 )
-from recover.core.doctor_guest import AgentSeen, agent_points, baseline_point, ssh_points, uid_point
+from recover.core.doctor_guest import AgentSeen, agent_points, baseline_point, node_points, ssh_points, uid_point
 from recover.core.privileges import Place, missing, needs, recipe, too_much
 from recover.model.contact import Failure
 from recover.model.hypervisor import GuestKind
@@ -73,6 +73,24 @@ def test_a_privilege_that_could_not_be_asked_is_not_called_missing() -> None:
     by = {(p.status, p.says.split(":")[0].split(" is ")[0]) for p in privilege_points("x", wanted, held, "a@pve!t")}
     assert (Status.FAIL, "VM.PowerMgmt on /vms/174") in by
     assert (Status.SKIP, "Sys.Audit on /") in by and (Status.SKIP, "Sys.Audit on /nodes/pve1") in by
+
+
+@pytest.mark.parametrize(
+    ("hostname", "python", "status"),
+    [
+        ("pve1", "Python 3.11.2", [Status.OK, Status.OK]),
+        ("PVE1.example.org", "Python 3.13.5", [Status.OK, Status.OK]),
+        ("pve2", "Python 3.11.2", [Status.FAIL, Status.OK]),
+        ("pve1", "sh: 1: python3: not found", [Status.OK, Status.FAIL]),
+        ("", "", [Status.SKIP]),
+    ],
+)
+def test_a_nodes_shell_is_on_that_node_and_can_start_the_agent(
+    hostname: str, python: str, status: list[Status]
+) -> None:
+    points = node_points("pve1", hostname, python)
+    assert [p.status for p in points] == status
+    assert all(p.fix for p in points if p.status is Status.FAIL)
 
 
 def test_a_rung_counts_for_the_kind_of_guest_that_it_is_for() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from recover.edge.actuator.host import HostActuator
 from recover.edge.host import HostProbe
 from recover.edge.shell.local import LocalShell
 from recover.model.act import ResetPci, RestoreResetMethod, VmRef
+from recover.model.gpu import NOT_ASKED
 from recover.model.host import Holder, Reservation
 from recover.model.reading import Known, Unknown, Why
 from tests.guest.conftest import BOOT, pythons
@@ -90,11 +92,16 @@ def test_the_shell_must_be_on_the_node_that_the_api_names(node: Node) -> None:
     seen = vm()
     probe = HostProbe(lambda name: LocalShell(), str(node.root))
     other = probe.look(seen)
-    assert isinstance(other, Unknown) and "correct the ssh configuration" in other.detail
-    here = vm(node=os.uname().nodename.partition(".")[0])
+    assert isinstance(other, Unknown) and "correct [hosts.pve1] address" in other.detail
+    here = vm(node=os.uname().nodename.partition(".")[0], host_uptime_s=NOT_ASKED)
     assert isinstance(probe.look(here), Known)
+    up = Path("/proc/uptime").read_text().split()[0]
+    same = HostProbe(lambda name: LocalShell(), str(node.root)).look(replace(here, host_uptime_s=Known(int(float(up)))))
+    assert isinstance(same, Known)
+    twin = HostProbe(lambda name: LocalShell(), str(node.root)).look(replace(here, host_uptime_s=Known(10**9)))
+    assert isinstance(twin, Unknown) and "another machine of that name" in twin.detail
     none = HostProbe(lambda name: None).look(seen)
-    assert isinstance(none, Unknown) and none.why is Why.ABSENT and "[hosts.pve1.ssh]" in none.detail
+    assert isinstance(none, Unknown) and none.why is Why.ABSENT and "[hosts.pve1]" in none.detail
 
 
 def test_a_function_reset_is_chosen_done_and_put_back(node: Node, act) -> None:
@@ -202,4 +209,4 @@ def test_methods_are_restored_and_a_new_boot_needs_none(node: Node) -> None:
 
 def test_without_a_shell_nothing_is_done(node: Node) -> None:
     outcome = HostActuator(lambda _: None).perform(RestoreResetMethod("pve1", (GPU,), BOOT))
-    assert (outcome.ok, outcome.changed) == (False, False) and "[hosts.pve1.ssh]" in outcome.detail
+    assert (outcome.ok, outcome.changed) == (False, False) and "[hosts.pve1]" in outcome.detail

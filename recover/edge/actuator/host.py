@@ -25,7 +25,7 @@ class HostActuator:
             return Outcome(False, f"{type(action).__name__} is not done on the node", changed=False)
         shell = self._shells(action.node)
         if shell is None:
-            return Outcome(False, f"no [hosts.{action.node}.ssh] in the configuration", changed=False)
+            return Outcome(False, f"no [hosts.{action.node}] in the configuration", changed=False)
         request, seconds = host_request(action)
         request["root"] = self._root
         return outcome_of(ask(shell, request, seconds + HOST_SLACK_S))
