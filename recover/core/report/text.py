@@ -35,7 +35,7 @@ def text(entries: Iterable[Entry], journal: str = "") -> str:
     lines += _after(history)
     lines += _section("Hooks", [line(e) for e in hooks(entries)])
     lines += _section("Why it happened", notes(entries))
-    lines += _section("Why no other rung", _passed_over(history))
+    lines += _section("Why no other rung", passed_over(history))
     lines += _section("Still wrong", _still(history))
     lines += _section("Not seen", history.last.diagnosis.gaps if history.last is not None else ())
     if history.closed is not None and history.closed.end.next:
@@ -52,11 +52,16 @@ def verdict(entries: tuple[Entry, ...], history: History) -> str:
     if closed is None or began is None:
         return f"{target}: this run has not ended"
     kind, took = closed.end.kind, span(closed.at - began)
-    says = f"{_SAYS[kind]} ({took})" if kind in _SAYS else f"NOT RECOVERED ({kind}, {took})"
+    says = f"{end_word(kind)} ({took})" if kind in _SAYS else f"{end_word(kind)} ({kind}, {took})"
     service = ""
     if kind is EndKind.RECOVERED and closed.service not in (None, "healthy"):
         service = f"; BUT THE SERVICE IS NOT BACK: {clean(closed.service or '')}"
     return f"{target}: {says}: {clean(closed.end.why)}{service}"
+
+
+def end_word(kind: EndKind) -> str:
+    """An end in the word that a headline shouts."""
+    return _SAYS.get(kind, "NOT RECOVERED")
 
 
 def hits(entries: Iterable[Entry]) -> tuple[Hit, ...]:
@@ -73,8 +78,8 @@ def hits(entries: Iterable[Entry]) -> tuple[Hit, ...]:
     return tuple(found.values())
 
 
-def _passed_over(history: History) -> list[str]:
-    """Without the rungs that were tried: they stand above."""
+def passed_over(history: History) -> list[str]:
+    """Why each rung was not tried; without the rungs that were tried: they stand above."""
     if history.closed is None:
         return []
     tried = {a.step for a in history.attempts}
