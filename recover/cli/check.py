@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from recover.cli.common import app, emit, places, playbook_of, resolve
+from recover.cli.common import app, chosen, emit, note, places, playbook_of
 
 if TYPE_CHECKING:
     from recover.core.report.check.verdict import Checked
@@ -92,29 +92,23 @@ def check(
     Exit code: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN, also where the configuration is wrong.
     """
     from recover.cli.views import working
+    from recover.edge.fleet import descriptors
 
     began = time.monotonic()
     try:
         opened = app()
-        found = _targets(opened, targets, every_target)
+        found = chosen("check", opened, targets, every_target)
         plan = Plan(looks, every, deadline if deadline is not None else DEADLINE_S + ((looks or 2) - 1) * every)
+        room = descriptors(len(found), jobs)
         looking = [_looker(opened, target, plan) for target in found]
     except Exception as error:
         return _refused(error, form)
+    if room.says and not quiet:
+        note(f"gpu-recover check: {room.says}")
     with working(f"looking at {len(found)} targets" if len(found) > 1 else f"looking at {found[0].name}", quiet=quiet):
-        seen = _look_at_all(found, looking, jobs, plan)
+        seen = _look_at_all(found, looking, room.jobs, plan)
+    opened.close()
     return _say(seen, form, time.monotonic() - began)
-
-
-def _targets(opened: App, names: tuple[str, ...], every_target: bool) -> tuple[Target, ...]:
-    from recover.wiring import UsageProblem
-
-    if every_target == bool(names):
-        raise UsageProblem(("check: name targets, or give --all for those of the configuration",))
-    if every_target and not opened.config.targets:
-        raise UsageProblem((f"{opened.config.source or 'the configuration'}: it names no target",))
-    chosen = resolve(opened, tuple(opened.config.targets) if every_target else names)
-    return tuple({target.name: target for target in chosen}.values())
 
 
 def _refused(error: Exception, form: str) -> int:

@@ -65,6 +65,18 @@ def resolve(opened: App, names: tuple[str, ...]) -> tuple[Target, ...]:
         raise UsageProblem(error.problems, command_hint(names) or error.hint) from None
 
 
+def chosen(command: str, opened: App, names: tuple[str, ...], every_target: bool) -> tuple[Target, ...]:
+    """The named targets, or with --all those of the configuration; each once. Raises UsageProblem."""
+    from recover.wiring import UsageProblem
+
+    if every_target == bool(names):
+        raise UsageProblem((f"{command}: name targets, or give --all for those of the configuration",))
+    if every_target and not opened.config.targets:
+        raise UsageProblem((f"{opened.config.source or 'the configuration'}: it names no target",))
+    found = resolve(opened, tuple(opened.config.targets) if every_target else names)
+    return tuple({target.name: target for target in found}.values())
+
+
 def command_hint(names: tuple[str, ...]) -> str:
     """What a word that is no target may have been meant as."""
     from recover.cli.main import COMMANDS

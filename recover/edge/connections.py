@@ -97,11 +97,14 @@ class Connections:
         *,
         look_s: float | None = None,
         steady: bool = False,
+        client: Client | None = None,
     ) -> None:
+        """`client`: one of the target's cluster that others use too; whoever made it closes it."""
         self._settings, self._target = settings, target
         self._look_s, self._steady = look_s or LOOK_S, steady
         cluster = config.clusters.get(target.cluster)
-        self._client = cluster_client(cluster) if cluster is not None else None
+        self._shares = client is not None
+        self._client = client or (cluster_client(cluster) if cluster is not None else None)
         self._hosts, self._host_shells = config.hosts, dict[str, SshShell]()
         self._shell: SshShell | None = None
         self._ram_bytes: int | None = None  # of the guest, as last seen
@@ -220,7 +223,7 @@ class Connections:
         for shell in (self._shell, *self._host_shells.values()):
             if shell is not None:
                 shell.close()
-        if self._client is not None:
+        if self._client is not None and not self._shares:
             self._client.close()
 
 

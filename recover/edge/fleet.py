@@ -5,6 +5,7 @@ Threads are daemons, because a look that hangs must not keep the process alive e
 
 from __future__ import annotations
 
+import resource
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -28,6 +29,38 @@ class Failed:
 
     error: Exception
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What this process's file descriptors suffice for. `keeps`: connections to all targets may stand at once."""
+
+    jobs: int
+    keeps: bool
+    says: str = ""
+
+
+_EACH = 8  # a look: socket, channel's pipe, API, and those of a jump host or ProxyCommand
+_OURS = 64
+
+
+def descriptors(targets: int, jobs: int) -> Room:
+    """Raise the soft limit of open files as far as it is needed and may be; the hard limit stays as it is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OURS + _EACH * targets
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        more = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        if more > soft:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
+            soft = more
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return Room(jobs, True)
+    fits = max(1, (soft - _OURS) // _EACH)
+    says = (
+        f"{targets} targets need up to {wanted} open files and the limit is {soft}: no connection is kept, and at most "
+        f"{min(jobs, fits)} looks are made at a time (raise it with ulimit -n, or LimitNOFILE= in a systemd unit)"
+    )
+    return Room(min(jobs, fits), False, says)
 
 
 @dataclass(slots=True)

@@ -34,6 +34,7 @@ class SshShell:
         self._where: str | None = None
         self._lock = threading.Lock()
         self._connecting = threading.Lock()
+        self._closed = False
 
     @property
     def where(self) -> str:
@@ -85,7 +86,10 @@ class SshShell:
         for transport in chain:  # nearest first: what waits on a stuck socket is released only by closing that one
             transport.hang_up()
 
-    close = forget
+    def close(self) -> None:
+        """For good, also for one that another thread is making."""
+        self._closed = True
+        self.forget()
 
     def _try(self, limit: Limit) -> Broken | None:
         try:
@@ -127,9 +131,13 @@ class SshShell:
                 if self._chain and all(transport.is_authenticated() for transport in self._chain):
                     return self._chain[-1], True
             self.forget()
-            chain = build(self._plan(limit), self._settings, limit)
-            with self._lock:
-                self._chain = chain
+            if not self._closed:
+                chain = build(self._plan(limit), self._settings, limit)
+                with self._lock:
+                    self._chain = chain
+            if self._closed:
+                self.forget()
+                raise ShellError(Failure.DIED, f"{self._settings.host}: we closed the connection")
             return chain[-1], False
         finally:
             self._connecting.release()

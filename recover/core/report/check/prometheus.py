@@ -1,6 +1,6 @@
 """The Prometheus text format 0.0.4 with names that do not change; a figure that is not known has no sample, never 0.
 
-`METRICS` is the list of all names: a name or label once there keeps its meaning.
+`METRICS` and `EXPORTER_METRICS` are the lists of all names: a name or label once there keeps its meaning.
 """
 
 from __future__ import annotations
@@ -38,18 +38,49 @@ METRICS: dict[str, str] = {  # all are gauges
     "gpu_recover_gpu_utilisation_ratio": "Utilisation of the GPU, 0 to 1.",
 }
 
+EXPORTER_METRICS: dict[str, tuple[str, str]] = {  # of the exporter itself: kind, help
+    "gpu_recover_exporter_targets": ("gauge", "How many targets are looked at."),
+    "gpu_recover_exporter_period_seconds": ("gauge", "How often each target is to be looked at."),
+    "gpu_recover_exporter_last_period_seconds": (
+        "gauge",
+        "The longest time between the two newest looks at any one target.",
+    ),
+    "gpu_recover_exporter_looks_in_flight": ("gauge", "Looks that go on now, those that hang too."),
+    "gpu_recover_exporter_looks_hanging": ("gauge", "Looks that are past their deadline and have not come back."),
+    "gpu_recover_exporter_looks_total": ("counter", "Looks that were begun."),
+    "gpu_recover_exporter_periods_missed_total": (
+        "counter",
+        "Looks that were due and not begun, as the look before was still going on or too many others were.",
+    ),
+    "gpu_recover_exporter_configuration_ok": (
+        "gauge",
+        "1, or 0 where a changed configuration could not be used and the one before goes on.",
+    ),
+}
+
 
 def prometheus(found: Sequence[Checked]) -> str:
     """The exposition, one family after the other, with its end of line."""
-    samples: dict[str, list[str]] = {}
-    for one in found:
-        for name, labels, value in _samples(one):
-            samples.setdefault(name, []).append(f"{name}{_labels(labels)} {_number(value)}")
+    by_name = families(sample for one in found for sample in samples(one))
     lines = []
-    for name, about in METRICS.items():
-        if name in samples:
-            lines += [f"# HELP {name} {_help(about)}", f"# TYPE {name} gauge", *dict.fromkeys(samples[name])]
+    for name, told in by_name.items():
+        lines += [f"# HELP {name} {_help(METRICS[name])}", f"# TYPE {name} gauge"]
+        lines += [f"{name}{_labels(labels)} {_number(value)}" for labels, value in told]
     return "\n".join([*lines, ""])
+
+
+def families(found: Iterable[Sample]) -> dict[str, list[tuple[Labels, float]]]:
+    """By name, in the order of METRICS; each series once, for a scrape with one twice is refused whole."""
+    by_name: dict[str, dict[Labels, float]] = {}
+    for name, labels, value in found:
+        by_name.setdefault(name, {}).setdefault(labels, value)
+    return {name: list(by_name[name].items()) for name in METRICS if name in by_name}
+
+
+def samples(one: Checked) -> Iterator[Sample]:
+    """What there is to say of one target. Labels are cleaned; escaping them is the exposition's."""
+    for name, labels, value in _samples(one):
+        yield name, tuple((key, clean(text, 200)) for key, text in labels), value
 
 
 def _samples(one: Checked) -> Iterator[Sample]:
@@ -110,7 +141,7 @@ def _labels(labels: Labels) -> str:
 
 
 def _value(text: str) -> str:
-    return clean(text, 200).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _help(text: str) -> str:
