@@ -40,16 +40,13 @@ def test(names: tuple[str, ...], as_json: bool, quiet: bool) -> int:
     Exit code: 0 all were accepted, 1 one was not, 2 the configuration cannot be used.
     """
     from recover.cli.views import working
-    from recover.core.report.message import test_message
+    from recover.core.report.message import trial
     from recover.edge.fleet import at_once
     from recover.edge.notify import send
 
     chosen = _chosen(app(), names)
     host, now = socket.gethostname(), time.time()
-    jobs = [
-        (lambda left, to=to: send(to, test_message(to.name, host, now), DEADLINE_S))
-        for to in chosen.values()
-    ]
+    jobs = [(lambda left, to=to: send(to, trial(to.name, host, now), DEADLINE_S)) for to in chosen.values()]
     with working(f"telling {', '.join(chosen)}", quiet=quiet):
         answers = at_once(jobs, len(jobs), DEADLINE_S + 5, DEADLINE_S + 5)
     worst = 0

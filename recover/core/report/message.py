@@ -177,7 +177,7 @@ def _mixed(states: Sequence[Owed], notices: Sequence[Notice]) -> Message:
     return _made(title, what, "", "", _ALL, kind)
 
 
-def test_message(to: str, host: str, at: float) -> Message:
+def trial(to: str, host: str, at: float) -> Message:
     """What `notify test` sends."""
     what = f"This is a test from {host} to {to}, nothing is wrong"
     return _made("TEST gpu-recover: you would be told here", what, f"At {_clock(at, at)}", "", "nothing to do", "info")
