@@ -104,6 +104,7 @@ def after(event: HookEvent, target: Target, run: str, at: float, entries: Iterab
     history = fold(entries)
     closed = history.closed
     assert closed is not None
+    began = opened_at(entries)
     return {
         **_head(event, target, run, at),
         "end": closed.end.kind.value,
@@ -112,7 +113,7 @@ def after(event: HookEvent, target: Target, run: str, at: float, entries: Iterab
         "next": _text(closed.end.next) or None,
         "service": _text(closed.service) if closed.service is not None else None,
         "tried": [a.step for a in history.attempts[:MOST]],
-        "seconds": round(closed.at - (opened_at(entries) or closed.at), 1),
+        "seconds": round(closed.at - began, 1) if began is not None else None,
         "disrupted": opened,
     }
 
