@@ -6,11 +6,17 @@ it stalled is named and the rest goes on in a new child.
 
 import os
 import re
+import time
 
 from recover.guest.child import Child, collect
 from recover.guest.procs import live_threads, stat, threads
 from recover.guest.redact import redact
 from recover.guest.wire import Limit, emit, gap, read_or, small
+
+try:
+    import mmap
+except ImportError:  # a minimal Python: each process is told at once
+    mmap = None  # type: ignore[assignment]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +27,9 @@ if TYPE_CHECKING:
 _QUIET = 4.0  # a child that tells of no further process for so long is stuck on one
 _AT_ONCE = 64
 _READERS, _A_SHARE = 4, 200
+_BATCH, _A_BATCH_S = (100 if mmap else 1), 0.25
 _ARGS_CAP = 16384
+_WEIGHTY_KIB = 65536  # a smaller one loads no weights
 _PLAIN = ("/dev/shm/", "/dev/pts/", "/dev/mqueue", "/dev/hugepages", "/dev/null", "/dev/urandom")
 
 
@@ -104,29 +112,47 @@ class Sockets:
         return self.tables[space]
 
 
-def inspect(pid: int, nodes: Nodes, sockets: Sockets) -> "Optional[dict[str, Any]]":
-    """One process in depth; of a dead leader, through its first live thread (its own fd folder is empty)."""
-    base = "/proc/%d" % pid
-    seen = stat(base)
-    if seen is None:
-        return None
-    path = base
-    if seen["state"] in "ZX":
-        alive = live_threads(pid)
-        if not alive:
-            return {"pid": pid, "start": seen["start"], "holds": [], "fds": 0}
-        path = "%s/task/%d" % (base, alive[0][0])
-    row = {"pid": pid, "start": seen["start"]}  # type: dict[str, Any]
-    _files(row, path, pid, nodes, sockets)
+def inspect(pid: int, nodes: Nodes, sockets: Sockets, known: "dict[str, Any]") -> "Optional[dict[str, Any]]":
+    """One process in depth; of a dead leader, through its first live thread (its own fd folder is empty).
+
+    `known`: its row in the table. What is empty is not told.
+    """
+    base = path = "/proc/%d" % pid
+    row = {"pid": pid, "start": known["start"]}  # type: dict[str, Any]
+    names = [] if known["state"] in "ZX" else os.listdir(path + "/fd")
+    if not names:  # it is, or has become, a zombie; or it has closed all
+        seen = stat(base)
+        if seen is None:
+            return None
+        row["start"] = seen["start"]
+        if seen["state"] in "ZX":
+            alive = live_threads(pid)
+            if not alive:
+                return row
+            path = "%s/task/%d" % (base, alive[0][0])
+            names = os.listdir(path + "/fd")
+    links = _files(row, path, names, nodes)
+    if links:
+        _sockets(row, links, *sockets.of(pid))
     row["argv"] = redact(_argv(path))
-    _maps(row, path)
-    row["io"] = _io(path)
-    if row["holds"]:
-        states = threads(pid)
-        row["live"] = sum(1 for thread in states if thread[1] not in "ZX")
-        row["wchans"] = [wchan for _, state, wchan in states if state == "D" and wchan][:32]
-        row["in_d"] = sum(1 for thread in states if thread[1] == "D")
+    if not known.get("plain") or len(row) > 3:
+        _maps(row, path)
+    if row.get("holds") or known.get("rss", 0) >= _WEIGHTY_KIB:
+        row["io"] = _io(path)
+    if row.get("holds"):
+        _threads(row, pid)
+    if len(row) > 3:
+        seen = stat(base)
+        if seen is None or seen["start"] != row["start"]:
+            return None  # another process by now: nothing of it is believed
     return row
+
+
+def _threads(row: "dict[str, Any]", pid: int) -> None:
+    states = threads(pid)
+    row["live"] = sum(1 for thread in states if thread[1] not in "ZX")
+    row["wchans"] = [wchan for _, state, wchan in states if state == "D" and wchan][:32]
+    row["in_d"] = sum(1 for thread in states if thread[1] == "D")
 
 
 def _argv(path: str) -> "list[str]":
@@ -134,28 +160,28 @@ def _argv(path: str) -> "list[str]":
     return text.split("\0") if text else []
 
 
-def _files(row: "dict[str, Any]", path: str, pid: int, nodes: Nodes, sockets: Sockets) -> None:
+def _files(row: "dict[str, Any]", path: str, names: "list[str]", nodes: Nodes) -> "list[int]":
+    """What the open files say; gives the inodes of its sockets."""
     holds, shm, inodes = set(), set(), []
-    folder = path + "/fd"
-    names = os.listdir(folder)
     for name in names:
-        link = "%s/%s" % (folder, name)
+        link = "%s/fd/%s" % (path, name)
         try:
             target = os.readlink(link)
         except OSError:
             continue
         if target.startswith("socket:["):
             inodes.append(int(target[8:-1]))
-        elif target.startswith("/dev/"):
+        elif target.startswith("/dev/") and target != "/dev/null":
             node = nodes.name(target, link)
             if node is not None:
                 holds.add(node)
             elif target.startswith("/dev/shm/"):
                 shm.add(target)
-    row["fds"] = len(names)
-    row["holds"] = holds
-    row["shm"] = shm
-    _sockets(row, inodes, *(sockets.of(pid) if inodes else ({}, set())))
+    if holds:
+        row["holds"] = holds
+    if shm:
+        row["shm"] = shm
+    return inodes
 
 
 def _sockets(
@@ -171,8 +197,10 @@ def _sockets(
             listens[port] = address
         elif state == "01" and remote not in here and not remote.startswith("127.") and remote != "::1":
             peers.add(remote)
-    row["listens"] = sorted(listens.items())
-    row["peers"] = sorted(peers)[:256]
+    if listens:
+        row["listens"] = sorted(listens.items())
+    if peers:
+        row["peers"] = sorted(peers)[:256]
 
 
 _MAPPED = re.compile(
@@ -183,17 +211,18 @@ _SIGNS = (b" /dev/nvidia", b" /dev/shm/", b" /dev/hugepages/", b" /anon_hugepage
 
 def _maps(row: "dict[str, Any]", path: str) -> None:
     """A mapping outlives the descriptor that made it."""
+    holds, shm, inodes = row.pop("holds", set()), row.pop("shm", set()), set()
     data = _whole(path + "/maps", 64 << 20)
     text = data.decode("utf-8", "surrogateescape") if any(sign in data for sign in _SIGNS) else ""
     for inode, target in _MAPPED.findall(text):
         if target.startswith("/dev/nvidia"):
-            row["holds"].add(target[len("/dev/") :].replace(" (deleted)", ""))
+            holds.add(target[len("/dev/") :].replace(" (deleted)", ""))
         else:
-            row["shm"].add(target)
-            row.setdefault("inodes", set()).add(int(inode))
-    row["holds"] = sorted(row["holds"])
-    row["shm"] = sorted(row["shm"])[:500]
-    row["inodes"] = sorted(row.get("inodes", ()))[:500]
+            shm.add(target)
+            inodes.add(int(inode))
+    for name, found, most in (("holds", holds, 1000), ("shm", shm, 500), ("inodes", inodes, 500)):
+        if found:
+            row[name] = sorted(found)[:most]
 
 
 def _whole(path: str, cap: int) -> bytes:
@@ -220,21 +249,44 @@ def _io(path: str) -> "Optional[int]":
     return max(map(int, numbers)) if numbers else None
 
 
-def _job(pids: "list[int]", nodes: Nodes) -> "Callable[[Say], None]":
-    def job(say: "Say") -> None:
-        sockets = Sockets()
-        for pid in pids:
-            try:
-                row = inspect(pid, nodes, sockets)
-            except PermissionError as error:
-                row = {"pid": pid, "why": "denied", "detail": str(error)}
-            except (ProcessLookupError, FileNotFoundError):
-                row = {"pid": pid, "why": "absent", "detail": "ended meanwhile"}
-            except Exception as error:
-                row = {"pid": pid, "why": "garbled", "detail": "%s: %s" % (type(error).__name__, error)}
-            say(row or {"pid": pid, "why": "absent", "detail": "ended meanwhile"})
+class Share:
+    """Processes that one child reads. It tells them in batches; on which one it is, stands in memory that we share."""
 
-    return job
+    def __init__(self, pids: "list[int]", rows: "dict[int, dict[str, Any]]", nodes: Nodes) -> None:
+        self.pids, self._rows, self._nodes = pids, rows, nodes
+        self._now = mmap.mmap(-1, 4) if mmap else bytearray(4)
+        self.child = Child("read /proc/PID of %d processes" % len(pids), self._job)
+
+    def take(self, found: "dict[int, dict[str, Any]]") -> "list[int]":
+        """What it told, into `found`; gives what it did not tell, the one that stopped it first."""
+        for batch in self.child.values:
+            if isinstance(batch, list):
+                found.update((row["pid"], row) for row in batch)
+        left = [pid for pid in self.pids if pid not in found]
+        at = int.from_bytes(self._now[:4], "little")
+        return [pid for pid in left if pid == at] + [pid for pid in left if pid != at]
+
+    def _job(self, say: "Say") -> None:
+        sockets, batch, told = Sockets(), [], time.monotonic()
+        for pid in self.pids:
+            self._now[:4] = pid.to_bytes(4, "little")
+            batch.append(self._read(pid, sockets))
+            now = time.monotonic()
+            if len(batch) == _BATCH or now - told > _A_BATCH_S:
+                say(batch)
+                batch, told = [], now
+        say(batch)
+
+    def _read(self, pid: int, sockets: Sockets) -> "dict[str, Any]":
+        try:
+            row = inspect(pid, self._nodes, sockets, self._rows[pid])
+            return row or {"pid": pid, "why": "absent", "detail": "ended meanwhile"}
+        except PermissionError as error:
+            return {"pid": pid, "why": "denied", "detail": str(error)}
+        except (ProcessLookupError, FileNotFoundError):
+            return {"pid": pid, "why": "absent", "detail": "ended meanwhile"}
+        except Exception as error:
+            return {"pid": pid, "why": "garbled", "detail": "%s: %s" % (type(error).__name__, error)}
 
 
 def scan(rows: "dict[int, dict[str, Any]]", nodes: Nodes, limit: Limit) -> "dict[int, dict[str, Any]]":
@@ -242,18 +294,16 @@ def scan(rows: "dict[int, dict[str, Any]]", nodes: Nodes, limit: Limit) -> "dict
     user = [pid for pid, row in sorted(rows.items()) if not row["kernel"] and not row.get("ours")]
     stuck = [pid for pid in user if rows[pid]["state"] == "D" or "D" in rows[pid].get("thread_states", "")]
     found = {}  # type: dict[int, dict[str, Any]]
-    _alone(stuck, nodes, limit.within(limit.left / 2.0), found)
-    rest = [pid for pid in user if pid not in stuck]
+    _alone(stuck, rows, nodes, limit.within(limit.left / 2.0), found)
+    rest = [pid for pid in user if pid not in found]
     while rest and limit.left > 0:
-        shares = _shares(rest)
-        children = [Child("read /proc/PID of %d processes" % len(pids), _job(pids, nodes)) for pids in shares]
-        late = collect(children, limit, _QUIET)
+        shares = [Share(pids, rows, nodes) for pids in _shares(rest)]
+        late = collect([share.child for share in shares], limit, _QUIET)
         rest = []
-        for child, pids in zip(children, shares):
-            _take(child, found)
-            left = [pid for pid in pids if pid not in found]
+        for share in shares:
+            left = share.take(found)
             if left:
-                why = "timeout" if child in late else "garbled"
+                why = "timeout" if share.child in late else "garbled"
                 found[left[0]] = {"pid": left[0], "why": why, "detail": "its files in /proc did not come back"}
                 rest += left[1:]
     for pid in rest:
@@ -268,19 +318,15 @@ def _shares(pids: "list[int]") -> "list[list[int]]":
     return [pids[at::count] for at in range(count)]
 
 
-def _alone(pids: "list[int]", nodes: Nodes, limit: Limit, found: "dict[int, dict[str, Any]]") -> None:
-    children = [Child("read /proc/%d" % pid, _job([pid], nodes)) for pid in pids[:_AT_ONCE]]
-    collect(children, limit, _QUIET)
-    for child in children:
-        _take(child, found)
+def _alone(
+    pids: "list[int]", rows: "dict[int, dict[str, Any]]", nodes: Nodes, limit: Limit, found: "dict[int, dict[str, Any]]"
+) -> None:
+    shares = [Share([pid], rows, nodes) for pid in pids[:_AT_ONCE]]
+    collect([share.child for share in shares], limit, _QUIET)
+    for share in shares:
+        share.take(found)
     for pid in pids:
         found.setdefault(pid, {"pid": pid, "why": "timeout", "detail": "its files in /proc did not come back"})
-
-
-def _take(child: Child, found: "dict[int, dict[str, Any]]") -> None:
-    for value in child.values:
-        if "pid" in value:
-            found[value["pid"]] = value
 
 
 def _tell(found: "dict[int, dict[str, Any]]") -> None:

@@ -103,10 +103,23 @@ def describe(pid: int) -> "Optional[dict[str, Any]]":
     row["kill_pending"] = any(_hex(words[0]) & _KILL for words in pending if words)
     row["ns_pids"] = [_number(word) for word in _field(known, b"\nNSpid:")]
     row["cgroup"] = _cgroup(path)
+    row["plain"] = _plain(memory)
     return row
 
 
 _MEMORY = (("rss", b"\nVmRSS:"), ("anon", b"\nRssAnon:"), ("shmem", b"\nRssShmem:"), ("huge", b"\nHugetlbPages:"))
+
+
+# A process that has loaded libcuda.so.1 (20 MB and more on disk, hundreds of GB reserved) has a larger address space.
+_NO_CUDA_KIB = 8192
+
+
+def _plain(memory: bytes) -> bool:
+    """Whether its mappings can say nothing: too small for CUDA, and no page of shared memory, in RAM or swapped."""
+    sizes = [_field(memory, name) for name in (b"\nVmSize:", b"\nRssShmem:", b"\nHugetlbPages:", b"\nVmSwap:")]
+    if not sizes[0] or not sizes[1]:  # RssShmem: since Linux 4.5
+        return False
+    return _number(sizes[0][0]) < _NO_CUDA_KIB and not any(_number(words[0]) for words in sizes[1:] if words)
 
 
 def _small_or(path: str) -> bytes:
@@ -170,6 +183,17 @@ def ours(rows: "dict[int, dict[str, Any]]") -> "set[int]":
     return found | {pid for pid, row in rows.items() if row["comm"] == name and row["uid"] == os.geteuid()}
 
 
+# What a reader takes for granted is not told.
+_USUAL = {"kernel": False, "kill_pending": False, "ours": False, "threads": 1, "tty": 0, "uid": 0}
+
+
+def _told(row: "dict[str, Any]") -> "dict[str, Any]":
+    told = {key: value for key, value in row.items() if key != "plain" and _USUAL.get(key, _told) != value}
+    if len(row["ns_pids"]) <= 1:
+        del told["ns_pids"]
+    return told
+
+
 def table() -> "dict[int, dict[str, Any]]":
     """All processes, told in batches."""
     rows = {}
@@ -181,7 +205,7 @@ def table() -> "dict[int, dict[str, Any]]":
     told = []
     for pid, row in sorted(rows.items()):
         row["ours"] = pid in mine
-        told.append(row)
+        told.append(_told(row))
         if len(told) == _BATCH:
             emit("procs", list=told)
             told = []

@@ -26,7 +26,7 @@ def lines(capfd):
 
 
 def stuck_on(*pids):
-    def inspect(pid, nodes, sockets):
+    def inspect(pid, nodes, sockets, known):
         if pid in pids:
             time.sleep(600)
         return {"pid": pid, "start": 1, "holds": []}
@@ -49,7 +49,7 @@ def test_processes_in_d_state_are_read_all_at_once(monkeypatch, capfd):
     began = time.monotonic()
     found = deep.scan({n: row("D") for n in range(1, 9)} | {9: row()}, deep.Nodes([]), Limit(60.0))
     assert sum(seen.get("why") == "timeout" for seen in found.values()) == 8
-    assert "holds" in found[9]
+    assert "start" in found[9]
     assert time.monotonic() - began < 8 * 1.5  # what one after the other would cost
     lines(capfd)
 

@@ -80,7 +80,7 @@ def _process(row: Row, boot: str, deep: dict[tuple[int, int], Row], failed: dict
         cpu_ticks=row.number("ticks"),
         io_bytes=more.number("io"),
         holds=frozenset(more.texts("holds")),
-        holds_known=plain_zombie or row.flag("kernel") or row.flag("ours") or "holds" in more,
+        holds_known=plain_zombie or row.flag("kernel") or row.flag("ours") or "start" in more,
         listens=frozenset(_ports(more)),
         peers=frozenset(more.texts("peers")),
         in_our_pid_namespace=len(ns_pids) <= 1,
