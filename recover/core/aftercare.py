@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from recover.core.decide import DUTY_PAUSE_S, DUTY_TRIES
-from recover.core.history import History, OpenDuty
+from recover.core.duties import OpenDuty
+from recover.core.history import History
 from recover.model.act import Due
 from recover.model.ladder import Playbook
 from recover.model.record import End, EndKind, Restore, Wait
@@ -29,6 +30,11 @@ def aftercare(playbook: Playbook, history: History, end: End, now: float) -> Aft
     """The next piece of aftercare. The recovery's verdict does not change any more."""
     if history.last is None or history.stale:
         return Wait(0.0, "looking")
+    if end.kind in (EndKind.RECOVERED, EndKind.HEALTHY):
+        for owed in (d for d in history.due(Due.AT_ONCE) if d.held is not None):
+            decision = _pay(history, owed, now)
+            if decision is not None:
+                return decision
     wanted = _wanted(playbook, history, end)
     if wanted:
         for owed in history.due(Due.AT_RECOVERY):

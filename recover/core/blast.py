@@ -14,6 +14,7 @@ from recover.model.act import (
     Blast,
     ClearMarker,
     EndMpsClient,
+    EndZombieParent,
     Hit,
     Line,
     LoadDriver,
@@ -40,11 +41,11 @@ from recover.model.act import (
 )
 from recover.model.guest import Guest
 from recover.model.hypervisor import Hypervisor
-from recover.model.process import Group, Health, OwnerKind, Process
+from recover.model.process import Group, Health, OwnerKind, Process, ProcessId
 from recover.model.reading import Known
 from recover.model.snapshot import Snapshot
 from recover.model.verdict import Scope
-from recover.steps.common import called
+from recover.steps.common import called, processes
 from recover.steps.services import key_of
 
 _SICK = frozenset({Health.DEAD, Health.HUNG})
@@ -99,12 +100,19 @@ def _hits(snapshot: Snapshot, action: Action) -> Iterable[Hit]:
             return [Hit("device", f"GPU {uuid} ({bus_id})", "opened and closed")]
         case EndMpsClient(group=key):
             return [_ended(g) for g in snapshot.groups if g.key == key]
+        case EndZombieParent(parent=parent):
+            return [Hit("process", _called(snapshot, parent), "ended if it does not reap its dead children")]
         case SuspendAutostart(name=name):
             return [Hit("service", name, "does not start at boot until the end of this run")]
         case UnloadDriver():
             return [Hit("device", "the NVIDIA driver", "unloaded and loaded again")]
         case _:
             assert_never(action)
+
+
+def _called(snapshot: Snapshot, who: ProcessId) -> str:
+    found = processes(snapshot).get(who)
+    return f"{found.title[:60] or found.comm} (pid {who.pid})" if found is not None else f"pid {who.pid}"
 
 
 def _guest_name(snapshot: Snapshot) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from recover.core.advice import next_command
-from recover.core.history import ENDS_GROUPS, History, OpenDuty
+from recover.core.duties import OpenDuty
+from recover.core.history import ENDS_GROUPS, History
 from recover.core.options import DRAIN
 from recover.core.sentences import some
 from recover.model.act import Due, Pass, Refuse, StartVm
@@ -47,6 +48,8 @@ def own_task_runs(playbook: Playbook, history: History, saw: Saw, now: float) ->
 def pay_at_once(playbook: Playbook, history: History, saw: Saw, now: float) -> Decision | None:
     """1. What we changed is put back before anything else: no deadline, limit, gate or signal outranks it."""
     for owed in history.due(Due.AT_ONCE):
+        if owed.held is not None:  # a fabric manager is not started onto GPUs whose reset failed
+            continue
         is_start = isinstance(owed.duty.do, StartVm)
         if owed.tries >= DUTY_TRIES:
             if is_start:

@@ -6,8 +6,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
+from recover.core.duties import OpenDuty, after_reset, freed_by_boot, resets
 from recover.core.past import Anchor, OwnActs, Past, Reboot, advance
-from recover.model.act import ClearMarker, Due, Duty, OnHost, Outcome, PlaceMarker, RebootGuest, ResetGpu, StartVm
+from recover.model.act import (
+    ClearMarker,
+    Due,
+    OnHost,
+    Outcome,
+    PlaceMarker,
+    RebootGuest,
+    ResetGpu,
+    StartVm,
+)
 from recover.model.guest import Mark
 from recover.model.ladder import Ready
 from recover.model.record import (
@@ -50,16 +60,6 @@ class Attempt:
     findings: tuple[Finding, ...] = ()
     outcome: Outcome | None = None
     ended_at: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class OpenDuty:
-    duty: Duty
-    opened_at: float
-    n: int = -1  # the act that opened it
-    tries: int = 0
-    tried_at: float | None = None
-    last: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +183,8 @@ def _opened(history: History, entry: Opened) -> History:
     if history.closed is not None:
         history = replace(history, attempts=(), ended=frozenset(), own_acts=(), started=(), evidence="", first=None)
         history = replace(history, host_booted_at=None, reboot=None)
+    if any(resets(a.action) for a in history.acting):
+        history = replace(history, duties=after_reset(history.duties, CUT, _boot(history)))
     running = history.running
     if running is not None:
         history = _ended(history, running.index, CUT, entry.at)
@@ -221,7 +223,7 @@ def _saw(history: History, entry: Saw) -> History:
         stale=False,
         streak=history.streak + 1 if state is State.HEALTHY else 0,
         anchors=advance(history.anchors, entry.diagnosis.symptoms, entry.at),
-        duties=tuple(d for d in history.duties if d.duty.key not in settled),
+        duties=freed_by_boot(tuple(d for d in history.duties if d.duty.key not in settled), mark),
         voided=history.voided
         + tuple((k, w) for k, w in settled.items() if any(d.duty.key == k for d in history.duties)),
         unsure_since=unsure,
@@ -229,6 +231,10 @@ def _saw(history: History, entry: Saw) -> History:
         own_acts=history.own_acts if mark is None else _closed_spans(history.own_acts, mark),
         reboot=history.reboot if mark is None or _same_boot(history.reboot, mark) else None,
     )
+
+
+def _boot(history: History) -> str:
+    return history.last.mark.boot_id if history.last is not None and history.last.mark is not None else ""
 
 
 def _same_boot(reboot: Reboot | None, mark: Mark) -> bool:
@@ -334,14 +340,15 @@ def _acted(history: History, entry: Acted) -> History:
     restored = entry.outcome.ok and any(
         d.duty.key == done.restores and d.duty.due is Due.AT_ONCE and d.duty.key == settled for d in history.duties
     )
+    duties = tuple(
+        replace(d, last=entry.outcome.detail) if d.duty.key == done.restores else d
+        for d in history.duties
+        if (settled is None or d.duty.key != settled) and not (nothing_changed and d.n == entry.n)
+    )
     return replace(
         history,
         acting=tuple(a for a in history.acting if a.n != entry.n),
-        duties=tuple(
-            replace(d, last=entry.outcome.detail) if d.duty.key == done.restores else d
-            for d in history.duties
-            if (settled is None or d.duty.key != settled) and not (nothing_changed and d.n == entry.n)
-        ),
+        duties=after_reset(duties, entry.outcome, _boot(history)) if resets(done.action) else duties,
         started=history.started + tuple((d.duty.key, entry.at, entry.outcome) for d in (paid or tried)),
         paid=history.paid + restored,
         reboot=_reboot_answered(history.reboot, entry.outcome)

@@ -6,7 +6,7 @@ The answer is one line `done` with ok, changed, clear (False: it may or may not 
 import os
 import time
 
-from recover.guest import child, kill, leftovers, marker, mps, reload, reset, restart, units, wake
+from recover.guest import child, kill, leftovers, marker, mps, parents, reload, reset, restart, units, wake
 from recover.guest.wire import Limit, emit
 
 TYPE_CHECKING = False
@@ -62,6 +62,7 @@ ACTS = {
     "remove_leftovers": leftovers.remove,
     "wake_gpu": wake.wake,
     "end_mps_client": mps.end_client,
+    "end_zombie_parent": parents.end_zombie_parent,
     "unload_driver": reload.unload,
     "load_driver": reload.load,
     "reboot": restart.reboot,

@@ -178,5 +178,5 @@ def reset_gpu(request: "dict[str, Any]") -> "dict[str, Any]":
     word, line = judge(ended.code, text, buses)
     if word == "in-use" and "nvidia_drm" in reload.modules():
         line += " (no process holds it: nvidia_drm is loaded, and can be the client that nobody sees)"
-    return {"ok": word == "reset", "changed": word in ("reset", "unclear", "failed"), "clear": word != "unclear",
+    return {"ok": word == "reset", "changed": word in ("reset", "unclear", "failed", "lost"), "clear": word != "unclear",
             "detail": "%s: %s" % (word, line), "log": log}  # fmt: skip

@@ -204,6 +204,19 @@ class EndMpsClient:
 
 
 @dataclass(frozen=True, slots=True)
+class EndZombieParent:
+    """End a process that keeps its dead `children` in the process table; done at once where it reaped them.
+
+    Only while nothing else of it lives: a child of another's would be orphaned.
+    """
+
+    group: str
+    parent: ProcessId
+    children: tuple[ProcessId, ...]
+    deadline_s: float = 20.0
+
+
+@dataclass(frozen=True, slots=True)
 class SuspendAutostart:
     """What starts at boot by itself doesn't until it is restored. `was`: what to restore: enabled, always, ..."""
 
@@ -296,6 +309,7 @@ Action = (
     | RemoveLeftovers
     | WakeGpu
     | EndMpsClient
+    | EndZombieParent
     | SuspendAutostart
     | RestoreAutostart
     | UnloadDriver
@@ -375,7 +389,7 @@ class Duty:
 class Hit:
     """Something that a line stops or disturbs."""
 
-    kind: str  # guest | service | group | session | device | neighbour
+    kind: str  # guest | service | group | process | session | device | memory | neighbour
     name: str
     how: str
 

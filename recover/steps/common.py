@@ -67,6 +67,12 @@ def evictable(snapshot: Snapshot, findings: Iterable[Finding], params: Params) -
     )
 
 
+def runs_script(process: Process) -> bool:
+    """Whether a shell runs a script; an interactive or a login shell is somebody's."""
+    argv = process.argv.value if isinstance(process.argv, Known) else ()
+    return len(argv) > 1 and not argv[0].startswith("-") and not any(a in ("-i", "-l", "--login") for a in argv[1:])
+
+
 def spared(snapshot: Snapshot, ending: Iterable[Group]) -> frozenset[ProcessId]:
     """Processes that no signal may reach: ours, pid 1, sshd, protected groups, and groups that are not being ended."""
     keys = {g.key for g in ending}

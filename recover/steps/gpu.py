@@ -18,9 +18,9 @@ from recover.model.snapshot import Channel, Snapshot
 from recover.model.verdict import Finding, Scope
 from recover.steps.common import FRAGILE, MAY_DIE, SICK, called, flag, line, number
 from recover.steps.services import services_of, stops
+from recover.steps.undo import FABRIC_MANAGER
 from recover.steps.workers import end_groups
 
-_FABRIC = "nvidia-fabricmanager"
 # Services that keep GPUs open without working on them, and their processes' names (15 bytes of comm).
 _MONITORS = {
     "nvidia-persistenced": "nvidia-persiste",
@@ -30,7 +30,7 @@ _MONITORS = {
     "nvidia-dcgm-exporter": "dcgm-exporter",
     "nvidia_gpu_exporter": "nvidia_gpu_expo",
     "nvsm": "nvsm",
-    _FABRIC: "nv-fabricmanage",
+    FABRIC_MANAGER: "nv-fabricmanage",
 }
 _STOP_S, _TERM_S, _KILL_S = 120.0, 30.0, 60.0  # as stop-service and end-workers have it
 _RUNS = frozenset({"active", "running", "activating", "reloading"})
@@ -44,7 +44,7 @@ def _plan(snapshot: Snapshot, findings: tuple[Finding, ...], params: Params) -> 
     if not chosen:
         return Pass("no finding asks for the reset of a GPU")
     monitors = list(monitors_of(guest))
-    if any(_base(name) == _FABRIC for _, name in monitors):
+    if any(_base(name) == FABRIC_MANAGER for _, name in monitors):
         chosen = guest.gpus.value
     obstacle = _no_use(guest, chosen) or _forbidden(chosen)
     if obstacle is not None:

@@ -17,6 +17,7 @@ from recover.model.act import (
     Due,
     Duty,
     EndMpsClient,
+    EndZombieParent,
     LoadDriver,
     OnHost,
     PlaceMarker,
@@ -45,6 +46,7 @@ from recover.model.hypervisor import Hypervisor, Task
 from recover.model.reading import Known
 from recover.model.snapshot import Channel, Snapshot
 
+FABRIC_MANAGER = "nvidia-fabricmanager"
 _DRIVER = "driver"  # there is one in a guest
 _STOPS = frozenset({"qmstop", "qmshutdown", "hastop", "vzstop", "vzshutdown"})
 _STARTS = frozenset({"qmstart", "hastart", "vzstart"})
@@ -93,7 +95,7 @@ def duty(action: Action) -> Duty | None:
             return None
         case SyncDisks() | StartVm() | ResetVm() | AwaitBoot() | RebootGuest() | RestoreAutostart() | LoadDriver():
             return None
-        case RemoveLeftovers() | WakeGpu() | EndMpsClient() | ResetPci() | RestoreResetMethod():
+        case RemoveLeftovers() | WakeGpu() | EndMpsClient() | EndZombieParent() | ResetPci() | RestoreResetMethod():
             return None
         case _:
             assert_never(action)
@@ -129,10 +131,16 @@ def settles(action: Action) -> str | None:
             return None
         case SyncDisks() | ShutdownVm() | StopVm() | ResetVm() | AwaitBoot() | RebootGuest() | SuspendAutostart():
             return None
-        case RemoveLeftovers() | WakeGpu() | EndMpsClient() | UnloadDriver() | ResetPci():
+        case RemoveLeftovers() | WakeGpu() | EndMpsClient() | EndZombieParent() | UnloadDriver() | ResetPci():
             return None
         case _:
             assert_never(action)
+
+
+def waits_for_reset(owed: Duty) -> bool:
+    """A fabric manager is not started onto GPUs whose reset failed: it would take them into a broken fabric."""
+    do = owed.do.do if isinstance(owed.do, OnHost) else owed.do
+    return isinstance(do, StartService) and do.name.removesuffix(".service") == FABRIC_MANAGER
 
 
 def settled_by_others(owed: Duty, snapshot: Snapshot, opened_at: float | None = None) -> str | None:

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from recover.model.act import Act, AwaitGone, Line, Pass, Plan, Refuse, Signal
+from recover.model.act import Act, AwaitGone, EndZombieParent, Line, Pass, Plan, Refuse, Signal
 from recover.model.hypervisor import GuestKind
 from recover.model.ladder import Param, Params, Step
 from recover.model.process import Group, OwnerKind, Process, ProcessId
-from recover.model.reading import Known
 from recover.model.snapshot import Channel, Snapshot
 from recover.model.verdict import Finding, Scope
 from recover.steps.care import clients, let_go, restored
-from recover.steps.common import called, evictable, line, number, processes, spared
+from recover.steps.common import called, evictable, flag, line, number, processes, runs_script, spared
 from recover.steps.onhost import through_host
+from recover.steps.parents import zombie_parents
 from recover.steps.services import only_by_hand
 
 _QUIT_S = 5.0
@@ -40,24 +40,37 @@ def _plan(snapshot: Snapshot, findings: tuple[Finding, ...], params: Params) -> 
     groups = evictable(snapshot, findings, params)
     if not groups:
         return Pass("no dead or hung group is named by a finding")
-    made = end_groups(snapshot, groups, number(params, "term_deadline"), number(params, "kill_deadline"))
+    term, kill = number(params, "term_deadline"), number(params, "kill_deadline")
+    made = end_groups(snapshot, groups, term, kill, zombies=flag(params, "end_zombie_parents"))
     return line(through_host(snapshot, made.acts), made.words) if isinstance(made, Line) else made
 
 
-def end_groups(snapshot: Snapshot, groups: tuple[Group, ...], term_s: float, kill_s: float) -> Plan:
-    """A line that ends those of `groups` that may be ended; refused only where none may."""
+def end_groups(
+    snapshot: Snapshot, groups: tuple[Group, ...], term_s: float, kill_s: float, *, zombies: bool = False
+) -> Plan:
+    """A line that ends those of `groups` that may be ended; refused only where none may.
+
+    `zombies`: also whoever outside of them keeps their dead in the process table.
+    """
     refused = {g.key: why for g in groups if (why := _refuse(snapshot, g))}
     sparing = spared(snapshot, groups)
     endings = [_ending(snapshot, g, sparing) for g in groups if g.key not in refused]
+    keepers = zombie_parents(snapshot, [e.group for e in endings]) if zombies else []
     endings = [e for e in endings if e.alive]
-    if endings:
-        return _line(snapshot, endings, term_s, kill_s)
+    if endings or keepers:
+        made = _line(snapshot, endings, term_s, kill_s) if endings else Line(())
+        return line((*made.acts, *keepers), (*made.words, *_keeper_words(snapshot, keepers)))
     if refused:
         return next(iter(refused.values()))
     return Pass("; ".join(_only_zombies(snapshot, g) for g in groups))
 
 
-def _line(snapshot: Snapshot, endings: list[_Ending], term_s: float, kill_s: float) -> Plan:
+def _keeper_words(snapshot: Snapshot, keepers: list[Act]) -> list[str]:
+    pids = [act.do.parent.pid for act in keepers if isinstance(act.do, EndZombieParent)]
+    return [f"{_parent(snapshot, pid)} is ended too if it does not reap what is dead" for pid in pids]
+
+
+def _line(snapshot: Snapshot, endings: list[_Ending], term_s: float, kill_s: float) -> Line:
     """TERM to the tops of all trees and one wait, QUIT where it helps, KILL to all that still run and one wait.
 
     One wait for all groups: they end side by side. All but the last are `must=False`: who is gone already ends the
@@ -153,14 +166,9 @@ def loop_of(snapshot: Snapshot, group: Group) -> ProcessId | None:
         return None
     (shell,) = shells
     others = [p for p in table.values() if p.ppid == shell.pid and p.id not in members and not p.plain_zombie]
-    script = isinstance(shell.argv, Known) and _runs_script(shell.argv.value)
-    if shell.ours or shell.pid == 1 or others or not script or shell.comm not in _SHELLS:
+    if shell.ours or shell.pid == 1 or others or not runs_script(shell) or shell.comm not in _SHELLS:
         return None
     return None if shell.id in spared(snapshot, (group,)) else shell.id
-
-
-def _runs_script(argv: tuple[str, ...]) -> bool:
-    return len(argv) > 1 and not argv[0].startswith("-") and not any(a in ("-i", "-l", "--login") for a in argv[1:])
 
 
 def _holds_nothing(process: Process | None) -> bool:
@@ -192,6 +200,7 @@ STEPS = (
             Param("kill_deadline", 60.0, "how long SIGKILL may take", unit="s", least=1, most=1800),
             Param("evict", False, "also groups without evidence of health"),
             Param("drain", False, "all groups that aren't protected, also healthy ones"),
+            Param("end_zombie_parents", False, "also a script outside of a group that doesn't reap its dead"),
         ),
         doc="Ends dead and hung groups: SIGTERM, a deadline, SIGKILL; each process is known again before each signal.",
     ),

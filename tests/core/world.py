@@ -125,6 +125,7 @@ class Played:
     machine: SimulatedMachine
     journal: CutJournal
     closed: Closed | None
+    playbook: Playbook = PLAYBOOK
 
     @property
     def entries(self) -> list[Entry]:
@@ -184,7 +185,7 @@ def play(
     closed: Closed | None = None
     with contextlib.suppress(Killed):
         closed = Run(world, playbook, context, history, decide).run(opened)
-    return Played(machine, journal, closed)
+    return Played(machine, journal, closed, playbook)
 
 
 def cut_and_resume(fault: Fault, cut: int, written: bool, **kw: object) -> tuple[Played, Played]:

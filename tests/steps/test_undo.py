@@ -39,6 +39,7 @@ ACTIONS = [
     a.RemoveLeftovers((a.MemoryObject("shm-file", "psm_1"),)),
     a.WakeGpu("GPU-1", "bus"),
     a.EndMpsClient("g", b.pid(10), b.pid(11)),
+    a.EndZombieParent("g", b.pid(10), (b.pid(11),)),
     a.SuspendAutostart("systemd", "s.service", "enabled"),
     a.RestoreAutostart("systemd", "s.service", "enabled"),
     a.UnloadDriver(("nvidia_uvm", "nvidia"), "b1"),

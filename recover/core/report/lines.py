@@ -13,6 +13,7 @@ from recover.model.act import (
     AwaitGone,
     ClearMarker,
     EndMpsClient,
+    EndZombieParent,
     LoadDriver,
     OnHost,
     PlaceMarker,
@@ -186,6 +187,7 @@ def _guest_words(
     | RemoveLeftovers
     | WakeGpu
     | EndMpsClient
+    | EndZombieParent
     | SuspendAutostart
     | RestoreAutostart
     | UnloadDriver
@@ -200,6 +202,8 @@ def _guest_words(
             return f"open and close a CUDA context on {bus_id}"
         case EndMpsClient(client=client, server=server):
             return f"ask MPS server {server.pid} to end its client {client.pid}"
+        case EndZombieParent(parent=parent, children=children):
+            return f"end pid {parent.pid} if it does not reap {len(children)} dead children"
         case SuspendAutostart(name=name, manager=manager):
             return f"keep {name} ({manager}) from starting at boot"
         case RestoreAutostart(name=name, manager=manager, was=was):

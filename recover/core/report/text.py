@@ -140,8 +140,14 @@ def _after(history: History) -> list[str]:
         lines.append(f"Service: NOT back: {clean(closed.service)}")
     owed = closed.carried if closed is not None else tuple(d.duty.key for d in history.duties)
     if owed:
+        waits = {
+            d.duty.key: f"{d.duty.key} (not before its GPUs are well: {clean(d.held.why)})"
+            for d in history.duties
+            if d.held
+        }
         lines += _section(
-            f"Still owed ({count(len(owed), 'duty').replace('dutys', 'duties')}), the next run pays", owed
+            f"Still owed ({count(len(owed), 'duty').replace('dutys', 'duties')}), the next run pays",
+            [waits.get(key, key) for key in owed],
         )
     lines += _section("No longer owed", [f"{key}: {why}" for key, why in history.voided])
     return lines

@@ -14,6 +14,7 @@ from recover.model.act import (
     AwaitGone,
     ClearMarker,
     EndMpsClient,
+    EndZombieParent,
     LoadDriver,
     MemoryObject,
     Outcome,
@@ -43,6 +44,7 @@ _Second = (
     | RemoveLeftovers
     | WakeGpu
     | EndMpsClient
+    | EndZombieParent
     | SuspendAutostart
     | RestoreAutostart
     | UnloadDriver
@@ -117,6 +119,9 @@ def _more(action: _Second) -> tuple[dict[str, Any], float]:
         case EndMpsClient(_, server, client, deadline_s):
             who = {"server": _members([server])[0], "members": _members([client])}
             return {"do": "end_mps_client", **who, "deadline": deadline_s}, deadline_s
+        case EndZombieParent(_, parent, children, deadline_s):
+            who = {"parent": _members([parent])[0], "members": _members(children)}
+            return {"do": "end_zombie_parent", **who, "deadline": deadline_s}, deadline_s
         case SuspendAutostart(manager, name, was, uid) | RestoreAutostart(manager, name, was, uid):
             verb = "suspend_autostart" if isinstance(action, SuspendAutostart) else "restore_autostart"
             what = {"manager": manager, "name": name, "was": was, "uid": uid}

@@ -54,6 +54,9 @@ class Fault:
     unload_stuck: bool = False  # the module's unload never comes back
     mps: bool = False  # the ranks are clients of an MPS server
     criu: bool = False  # the ranks were restored by CRIU
+    kept_dead: bool = False  # a script outside of the group started it and never reaps it
+    fabric: bool = False  # a fabric manager runs
+    reset_fails: int = 0  # so many GPU resets leave the GPUs in a failed state until the guest boots
     respawns: bool = False  # something that nobody sees starts the same server whenever it ends
     host: bool = False  # a root shell on the node is configured
     pci_cure: str = "flr"  # the mildest reset that cures what only HOST_DEVICE cures: flr | bus | rescan

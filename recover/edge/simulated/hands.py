@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from recover.edge.simulated.inside import Inside
+from recover.edge.simulated.inside import FABRIC, Inside
 from recover.model.act import (
     AwaitBoot,
     AwaitGone,
     EndMpsClient,
+    EndZombieParent,
     LoadDriver,
     Outcome,
     RebootGuest,
@@ -47,7 +48,19 @@ class GuestHands(Inside):
             self.clock.sleep(1.0)
         return Outcome(False, f"{len(left)} still there", False)
 
+    def _end_zombie_parent(self, action: EndZombieParent) -> Outcome:
+        if not self.zombies or not self.script:
+            return Outcome(True, "nobody keeps a dead child", False)
+        self.script = False
+        self.zombies.clear()
+        return Outcome(True, f"pid {action.parent.pid} ended")
+
     def _service(self, action: StopService | StartService) -> Outcome:
+        if action.name == FABRIC:
+            wanted = "active" if isinstance(action, StartService) else "inactive"
+            self.fabric_on_failed |= wanted == "active" and self.gpus_failed
+            changed, self.fabric = self.fabric != wanted, wanted
+            return Outcome(True, f"{action.name} is {wanted}", changed)
         if isinstance(action, StopService):
             changed = self.service == "active"
             self.service = "inactive"
@@ -83,6 +96,11 @@ class GuestHands(Inside):
             return Outcome(False, "In use by another client", False)
         if self._bus(0) in buses and self.sick_gpu in (Condition.LOST, Condition.HANGS):
             return Outcome(False, "Unable to determine the device handle", False)
+        if self.resets_to_fail:
+            self.resets_to_fail -= 1
+            self.gpus_failed = True
+            return Outcome(False, "failed: GPU 00000000:01:00.0 could not be reset: Unknown Error")
+        self.gpus_failed = False
         self._clear(Scope.GPU)
         return Outcome(True, "reset")
 

@@ -38,6 +38,8 @@ _NEW_KEY = (
     "machine got new keys, or another machine answers"
 )
 _MPS_PID = 3900
+SCRIPT_PID = 3950
+FABRIC = "nvidia-fabricmanager.service"
 
 
 class Inside(State):
@@ -130,7 +132,9 @@ class Inside(State):
 
     def _services(self) -> tuple[Service, ...]:
         main = next((r.pid for r in self.ranks if r.gpu is None), 0)
+        fabric = (Service("systemd", FABRIC, self.fabric, 880, "no", "enabled"),) if self.fabric else ()
         return (
+            *fabric,
             Service(
                 "systemd",
                 "sglang.service",
@@ -155,6 +159,11 @@ class Inside(State):
 
     def _processes(self, boot_id: str) -> tuple[Process, ...]:
         found = tuple(self._process(r, boot_id) for r in self.ranks)
+        if self.script:
+            shell = Process(ProcessId(boot_id, SCRIPT_PID, 950), 1, SCRIPT_PID, SCRIPT_PID, "S", "bash")
+            dead = (Process(ProcessId(boot_id, z.pid, z.start), SCRIPT_PID, z.pid, z.pid, "Z", "python3",
+                            live_threads=0) for z in self.zombies)  # fmt: skip
+            found += (replace(shell, title="bash serve.sh", argv=Known(("bash", "serve.sh"))), *dead)
         if not self.fault.mps:
             return found
         server = Process(ProcessId(boot_id, _MPS_PID, 900), 1, _MPS_PID, _MPS_PID, "S", "nvidia-cuda-mps")
@@ -178,7 +187,7 @@ class Inside(State):
         )
         return Process(
             id=ProcessId(boot_id, rank.pid, rank.start),
-            ppid=rank.ppid,
+            ppid=SCRIPT_PID if main and self.script else rank.ppid,
             pgid=self.ranks[0].pid,
             sid=self.ranks[0].pid,
             state=rank.state,

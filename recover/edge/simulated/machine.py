@@ -13,6 +13,7 @@ from recover.model.act import (
     AwaitGone,
     ClearMarker,
     EndMpsClient,
+    EndZombieParent,
     LoadDriver,
     OnHost,
     Outcome,
@@ -50,6 +51,7 @@ _GUEST_ACTIONS = (
     RemoveLeftovers,
     WakeGpu,
     EndMpsClient,
+    EndZombieParent,
     SuspendAutostart,
     RestoreAutostart,
     UnloadDriver,
@@ -135,6 +137,8 @@ class SimulatedMachine(GuestHands, Node, NodeHands):
                 return Outcome(True, "a context was opened and closed")
             case EndMpsClient():
                 return self._end_client(action)
+            case EndZombieParent():
+                return self._end_zombie_parent(action)
             case SuspendAutostart():
                 changed, self.autostart = self.autostart != "disabled", "disabled"
                 return Outcome(True, "disabled", changed)

@@ -76,7 +76,7 @@ class State:
         self.with_baseline = baseline
         self.acts: list[Action] = []
         self.persistence = [True] * gpus
-        self.service = "active" if fault.workers not in ("none",) else "inactive"
+        self.service = "active" if fault.workers not in ("none",) and not fault.kept_dead else "inactive"
         self.marker: Marker | None = None
         self.vm = Vm(status=fault.vm_status, booted_at=clock.now() - 86400.0, qemu_at=clock.now() - 86400.0)
         self.vram = fault.vram
@@ -94,6 +94,11 @@ class State:
             self._launch(fault.workers)
         if fault.workers == "none" and fault.release_s:
             self.release.append((clock.now() + fault.release_s, HELD_MIB))
+        self.script = fault.kept_dead  # it runs
+        self.zombies: list[Rank] = []  # that it keeps
+        self.fabric = "active" if fault.fabric else ""
+        self.resets_to_fail = fault.reset_fails
+        self.gpus_failed = self.fabric_on_failed = False
         self.touched_healthy = False
         self.shutdown_hung = False
         self.leftovers = fault.leftovers
@@ -130,8 +135,12 @@ class State:
         now = self.clock.now()
         for rank in [r for r in self.ranks if r.dies_at is not None and r.dies_at <= now]:
             self.ranks.remove(rank)
+            if rank.gpu is None and self.script:
+                self.zombies.append(rank)
             if rank.gpu is not None and self.fault.release_s and not (rank.state == "Z" and rank.live_threads == 0):
                 self.release.append((now + self.fault.release_s, HELD_MIB if rank.gpu == 0 else 0))
+        if not any(r.gpu is None for r in self.ranks) and self.how not in ("orphaned", "dead-leader"):
+            self.ranks = [r for r in self.ranks if r.live_threads]  # init reaps what its main had not
         self.release = [(until, mib) for until, mib in self.release if until > now]
         if not self.ranks and self.service == "active" and self.fault.supervised and self.vm.status == "running":
             self._launch("dead" if self.fault.comes_back_sick else "healthy")
@@ -169,12 +178,16 @@ class State:
             self.ghost = False
         if gone(self.fault.driver_cure):
             self.driver_fails = False
+        if scope >= Scope.DRIVER:
+            self.gpus_failed = False
         if scope >= Scope.GUEST:
             self.leftovers = 0
             self.mute = None if self.mute is Failure.BANNER_SILENCE else self.mute
 
     def _power_cut(self) -> None:
         self.ranks.clear()
+        self.zombies.clear()
+        self.script = False
         self.release.clear()
         self.marker = None
 
@@ -184,6 +197,8 @@ class State:
         self.vm.booted_at = self.clock.now()
         self.persistence = [True] * self.gpus
         self.loaded, self.unloading = True, False
+        self.fabric = "active" if self.fault.fabric else ""
+        self.gpus_failed = False
         if self.shutdown_hung:
             self.shutdown_hung, self.mute = False, None
         if self.fault.supervised and self.autostart == "enabled":
