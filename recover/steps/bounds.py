@@ -64,7 +64,7 @@ def worst_case_s(action: Action) -> float:
             return power_limit_s(action) * (2 if isinstance(action, StartVm) else 1) + OVER_S
         case AwaitBoot(deadline_s=s):
             return s + BOOT_SLACK_S
-        case EndZombieParent(deadline_s=s) | ResetPci(deadline_s=s) | RestoreResetMethod(deadline_s=s):
+        case ResetPci(deadline_s=s) | RestoreResetMethod(deadline_s=s):
             return s + HOST_SLACK_S
         case OnHost(do=inner):
             return agent_s(inner) + HOST_SLACK_S
@@ -92,13 +92,15 @@ def power_limit_s(action: ShutdownVm | StopVm | StartVm | ResetVm) -> float:
 def agent_s(action: Action) -> float:
     """The deadline that the agent is given for an act that it performs."""
     match action:
+        case EndZombieParent(deadline_s=s):
+            return s
         case StopService(deadline_s=s) | StartService(deadline_s=s):
             return s + STATE_S
         case AwaitGone(deadline_s=s) | ResetGpu(deadline_s=s) | SyncDisks(deadline_s=s) | RemoveLeftovers(deadline_s=s):
             return s
         case WakeGpu(deadline_s=s) | EndMpsClient(deadline_s=s) | UnloadDriver(deadline_s=s) | LoadDriver(deadline_s=s):
             return s
-        case EndZombieParent(deadline_s=s) | ResetPci(deadline_s=s) | RestoreResetMethod(deadline_s=s):
+        case ResetPci(deadline_s=s) | RestoreResetMethod(deadline_s=s):
             return s
         case RebootGuest() | SuspendAutostart() | RestoreAutostart():
             return ASKING_S

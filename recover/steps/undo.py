@@ -91,11 +91,13 @@ def duty(action: Action) -> Duty | None:
             return Duty(method_key(node, own or addresses), methods, Due.AT_ONCE, Channel.HOST)
         case OnHost(node, boot_id, inner):
             return _on_host(node, boot_id, duty(inner))
+        case EndZombieParent():
+            return None
         case StartService() | Signal() | AwaitGone() | SetPersistence() | ResetGpu() | ClearMarker():
             return None
         case SyncDisks() | StartVm() | ResetVm() | AwaitBoot() | RebootGuest() | RestoreAutostart() | LoadDriver():
             return None
-        case RemoveLeftovers() | WakeGpu() | EndMpsClient() | EndZombieParent() | ResetPci() | RestoreResetMethod():
+        case RemoveLeftovers() | WakeGpu() | EndMpsClient() | ResetPci() | RestoreResetMethod():
             return None
         case _:
             assert_never(action)
@@ -127,11 +129,13 @@ def settles(action: Action) -> str | None:
         case OnHost(node, _, inner):
             key = settles(inner)
             return f"host:{node}/{key}" if key is not None else None
+        case EndZombieParent():
+            return None
         case StopService() | Signal() | AwaitGone() | SetPersistence() | ResetGpu() | PlaceMarker():
             return None
         case SyncDisks() | ShutdownVm() | StopVm() | ResetVm() | AwaitBoot() | RebootGuest() | SuspendAutostart():
             return None
-        case RemoveLeftovers() | WakeGpu() | EndMpsClient() | EndZombieParent() | UnloadDriver() | ResetPci():
+        case RemoveLeftovers() | WakeGpu() | EndMpsClient() | UnloadDriver() | ResetPci():
             return None
         case _:
             assert_never(action)
