@@ -9,13 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import paramiko
-from paramiko.agent import AgentKey
-from paramiko.pkey import PublicBlob
-
 from recover.edge.shell.clock import Limit, bounded, out_of_time
 from recover.edge.shell.failures import ShellError, Stage, translate
 from recover.edge.shell.host_key import CERT, certified_key
+from recover.edge.shell.library import AgentKey, PublicBlob, paramiko
 from recover.edge.shell.route import Hop
 from recover.edge.shell.settings import SshSettings
 from recover.edge.shell.transport import Transport

@@ -87,7 +87,7 @@ def _failure(error: BaseException, stage: Stage) -> Failure:
 
 
 def _later(root: BaseException, stage: Stage) -> Failure:
-    import paramiko
+    from recover.edge.shell.library import paramiko
 
     if isinstance(root, paramiko.ssh_exception.IncompatiblePeer):
         return Failure.CONFIG

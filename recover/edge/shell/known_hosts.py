@@ -9,6 +9,7 @@ import hmac
 import re
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from pathlib import Path
 
 from recover.edge.shell.failures import ShellError
@@ -37,25 +38,36 @@ class Line:
         return any(_listed(name, self.patterns) for name in names)
 
 
-@dataclass(frozen=True, slots=True)
 class KnownHosts:
-    """All lines of all files, in order."""
+    """All lines of all files, in order; those with plain names are found by name, for a fleet has a line per host."""
 
-    lines: tuple[Line, ...]
-    files: tuple[str, ...]
+    def __init__(self, lines: tuple[Line, ...], files: tuple[str, ...]) -> None:
+        self.lines, self.files = lines, files
+        self._plain: dict[str, list[int]] = {}
+        self._others: list[int] = []  # hashed, wildcards, negated
+        for number, line in enumerate(lines):
+            if any(special in line.patterns for special in "*?!|"):
+                self._others.append(number)
+                continue
+            for name in line.patterns.lower().split(","):
+                self._plain.setdefault(name, []).append(number)
 
     def of(self, mark: Mark, host: str, port: int | None) -> tuple[Line, ...]:
         """Lines of a kind for `[host]:port`; only if there are none, those for the bare name (as OpenSSH does)."""
         for name in names_of(host, port):
-            found = tuple(line for line in self.lines if line.mark is mark and line.is_for((name,)))
+            found = self._for(mark, (name,))
             if found:
                 return found
         return ()
 
     def revoked(self, host: str, port: int | None) -> tuple[Line, ...]:
         """Against a key every line counts, under the bare name too."""
-        names = names_of(host, port)
-        return tuple(line for line in self.lines if line.mark is Mark.REVOKED and line.is_for(names))
+        return self._for(Mark.REVOKED, names_of(host, port))
+
+    def _for(self, mark: Mark, names: tuple[str, ...]) -> tuple[Line, ...]:
+        maybe = sorted({*self._others, *(number for name in names for number in self._plain.get(name, ()))})
+        found = (self.lines[number] for number in maybe)
+        return tuple(line for line in found if line.mark is mark and line.is_for(names))
 
 
 def names_of(host: str, port: int | None) -> tuple[str, ...]:
@@ -65,7 +77,26 @@ def names_of(host: str, port: int | None) -> tuple[str, ...]:
 
 
 def load(paths: tuple[str, ...]) -> KnownHosts:
-    """A file that isn't there knows nobody; one that can't be read is an error of ours."""
+    """Read when it changed. A file that isn't there knows nobody; one that can't be read is an error of ours."""
+    return _loaded(paths, tuple(_version(path) for path in paths))
+
+
+_Version = tuple[int, int, int, int] | None
+
+
+def _version(path: str) -> _Version:
+    """What tells one state of a file from another; None: it isn't there."""
+    try:
+        seen = Path(path).expanduser().stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    return seen.st_ino, seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns
+
+
+@lru_cache(maxsize=8)
+def _loaded(paths: tuple[str, ...], versions: tuple[_Version, ...]) -> KnownHosts:
     lines: list[Line] = []
     for path in paths:
         try:
@@ -73,9 +104,13 @@ def load(paths: tuple[str, ...]) -> KnownHosts:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
-            raise ShellError(Failure.CONFIG, f"known_hosts can't be read: {path}: {error.strerror}") from None
+            raise _unreadable(path, error) from None
         lines += parse(text, path)
     return KnownHosts(tuple(lines), paths)
+
+
+def _unreadable(path: str, error: OSError) -> ShellError:
+    return ShellError(Failure.CONFIG, f"known_hosts can't be read: {path}: {error.strerror}")
 
 
 def parse(text: str, path: str) -> list[Line]:

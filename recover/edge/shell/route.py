@@ -9,6 +9,7 @@ import re
 import shlex
 import socket
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +60,18 @@ class _Wish:
     known_hosts: str | None = None
 
 
-def plan(settings: SshSettings) -> tuple[Hop, ...]:
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """An ssh configuration with all that it includes."""
+
+    config: Any
+    runs_programs: bool  # to find out what it says: `Match exec`
+
+
+def plan(settings: SshSettings, parsed: Parsed | None = None) -> tuple[Hop, ...]:
     """All hops, the nearest first. Raises ShellError(CONFIG) for whatever is wrong with our own side."""
     try:
-        config = _read(settings.ssh_config)
+        config = (parsed or read_config(settings.ssh_config)).config
         wish = _Wish(settings.host, settings.port, settings.user, settings.identity_file, None, settings.known_hosts)
         return _hops(config, wish, None, 0)
     except ShellError:
@@ -162,15 +171,8 @@ def _expand(text: str, hop: Hop, host: str) -> str:
     return re.sub("%.", lambda token: tokens.get(token.group(), token.group()), text)
 
 
-def _read(path: str) -> Any:
-    import paramiko
-
-    class Config(paramiko.SSHConfig):
-        def __init__(self) -> None:
-            super().__init__()
-            # Only what selects the host is expanded by the parser; for the rest it would use the file's port and user.
-            self.TOKENS_BY_CONFIG_KEY = {"hostname": ["%h"], "match-exec": ["%h", "%n", "%p", "%r", "%u"]}
-
+def read_config(path: str) -> Parsed:
+    """Parsed once for as long as its text is the same. Raises ShellError(CONFIG)."""
     file = Path(path).expanduser()
     try:
         text = "\n".join(_lines(file, 0))
@@ -178,7 +180,26 @@ def _read(path: str) -> Any:
         text = ""
     except OSError as error:
         raise ShellError(Failure.CONFIG, f"ssh configuration can't be read: {path}: {error.strerror}") from None
-    return Config.from_text(text)
+    try:
+        return _parsed(text)
+    except Exception as error:  # the parser raises what it likes over a strange file
+        raise ShellError(Failure.CONFIG, f"ssh configuration {path}: {error}") from None
+
+
+@lru_cache(maxsize=8)
+def _parsed(text: str) -> Parsed:
+    from recover.edge.shell.library import for_match_exec, paramiko
+
+    class Config(paramiko.SSHConfig):
+        def __init__(self) -> None:
+            super().__init__()
+            # Only what selects the host is expanded by the parser; for the rest it would use the file's port and user.
+            self.TOKENS_BY_CONFIG_KEY = {"hostname": ["%h"], "match-exec": ["%h", "%n", "%p", "%r", "%u"]}
+
+    runs = re.search(r"^\s*match\b.*\bexec\b", text, re.I | re.M) is not None
+    if runs:
+        for_match_exec()
+    return Parsed(Config.from_text(text), runs)
 
 
 def _lines(file: Path, depth: int) -> list[str]:

@@ -125,7 +125,9 @@ class Session:
             if not self._ended:
                 self._channel.status_event.wait(left)
         else:
-            select.select([fd], [], [], left)
+            ready = select.poll()  # not select(): it takes no descriptor above 1023, and a fleet has more
+            ready.register(fd, select.POLLIN)
+            ready.poll(1000.0 * left)
 
     @property
     def _pending(self) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from recover.edge.shell.alarm import ALARMS
 from recover.edge.shell.clock import Limit, bounded, out_of_time
 from recover.edge.shell.failures import ShellError, Stage, translate
 from recover.edge.shell.port import CAP
-from recover.edge.shell.route import Hop, plan
+from recover.edge.shell.route import Hop, plan, read_config
 from recover.edge.shell.settings import SshSettings
 from recover.model.contact import Broken, Failure, Ran
 
@@ -46,9 +47,12 @@ class SshShell:
         return self._where
 
     def _plan(self, limit: Limit) -> tuple[Hop, ...]:
-        """In a thread, for `Match exec` in the ssh configuration runs what it likes, for as long as it likes."""
-        host = self._settings.host
-        return bounded(lambda: plan(self._settings), limit, lambda: out_of_time(host, Stage.SETUP.value))
+        """In a thread where `Match exec` in the ssh configuration runs what it likes, for as long as it likes."""
+        settings = self._settings
+        config = read_config(settings.ssh_config)
+        if not config.runs_programs:
+            return plan(settings, config)
+        return bounded(lambda: plan(settings, config), limit, lambda: out_of_time(settings.host, Stage.SETUP.value))
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", deadline: float, cap: int = CAP) -> Ran | Broken:
         began = time.monotonic()
@@ -163,7 +167,7 @@ class SshShell:
 
     def _channel(self, limit: Limit, where: str) -> Any:
         """A new channel. One that can't be had on an old connection is asked for on a new one: nothing was sent yet."""
-        from paramiko import ChannelException
+        from recover.edge.shell.library import paramiko
 
         transport, reused = self._ready(limit)
         while True:
@@ -172,7 +176,7 @@ class SshShell:
                 with self._cut_at(patience + _GRACE):
                     return transport.open_session(timeout=patience)
             except Exception as error:  # as above
-                if isinstance(error, ChannelException):  # answered: others may be using this connection, keep it
+                if isinstance(error, paramiko.ChannelException):  # answered: others may use this connection, keep it
                     raise translate(error, Stage.OPEN, where) from None
                 self.forget()
                 if limit.over:
@@ -181,13 +185,6 @@ class SshShell:
                     raise translate(error, Stage.OPEN, where) from None
             transport, reused = self._ready(limit)
 
-    @contextlib.contextmanager
-    def _cut_at(self, seconds: float) -> Iterator[None]:
+    def _cut_at(self, seconds: float) -> contextlib.AbstractContextManager[None]:
         """Some waits of the library know no end (a full socket, the answer to exec): cutting the line ends them all."""
-        cutter = threading.Timer(seconds, self.forget)
-        cutter.daemon = True
-        cutter.start()
-        try:
-            yield
-        finally:
-            cutter.cancel()
+        return ALARMS.after(seconds, self.forget)

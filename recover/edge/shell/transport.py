@@ -9,12 +9,10 @@ import threading
 import time
 from typing import Any, ClassVar
 
-import paramiko
-from paramiko.common import MSG_CHANNEL_REQUEST, cMSG_GLOBAL_REQUEST
-
 from recover.edge.shell import host_key, known_hosts
 from recover.edge.shell.clock import Limit, out_of_time
 from recover.edge.shell.failures import ShellError, Stage, translate
+from recover.edge.shell.library import MSG_CHANNEL_REQUEST, cMSG_GLOBAL_REQUEST, paramiko
 from recover.edge.shell.route import Hop
 from recover.edge.shell.settings import SshSettings
 from recover.edge.shell.wire import Wire
@@ -39,6 +37,9 @@ def _on_request(channel: Any, message: Any) -> None:
     paramiko.Channel._handle_request(channel, message)  # type: ignore[attr-defined]
 
 
+_GCM = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
+
+
 class Transport(paramiko.Transport):
     """paramiko's transport with an ordered choice of host key types, exit signals, and a pulse."""
 
@@ -47,7 +48,12 @@ class Transport(paramiko.Transport):
         MSG_CHANNEL_REQUEST: _on_request,
     }
 
-    def __init__(self, wire: Wire) -> None:
+    # One pass of the cipher for secrecy and proof together, in the crypto library: the MACs would be taken in Python.
+    _preferred_ciphers = _GCM + tuple(c for c in paramiko.Transport._preferred_ciphers if c not in _GCM)  # type: ignore[attr-defined]
+
+    def __init__(self, wire: Wire, look_up_s: float) -> None:
+        """`look_up_s`: how often its thread looks up from a silent socket, to see whether a sign of life is due."""
+        self._active_check_timeout = look_up_s
         self.key_order: tuple[str, ...] = ()
         super().__init__(wire)  # type: ignore[arg-type]
         self.wire = wire
@@ -95,6 +101,7 @@ class Transport(paramiko.Transport):
         self.packetizer.set_keepalive(every, beat)
 
     def hang_up(self) -> None:
+        self.wire.wake()
         with contextlib.suppress(Exception):
             self.close()
         self.wire.close()
@@ -111,7 +118,7 @@ def shake_hands(wire: Wire, hop: Hop, settings: SshSettings, limit: Limit, via: 
     """Banner, key exchange and the judgement of the host key. The transport returned isn't authenticated yet."""
     known = known_hosts.load(hop.known_hosts)
     asked = host_key.Asked(hop.key_name, hop.key_port, hop.address, hop.port, via)
-    transport = Transport(wire)
+    transport = Transport(wire, min(1.0, settings.keepalive / 4))
     try:
         # Ours are the limits that count; the library's only have to be longer.
         transport.banner_timeout = transport.handshake_timeout = 2 * settings.banner_timeout + 5

@@ -55,6 +55,12 @@ class Wire:
     def getpeername(self) -> Any:
         return self._stream.getpeername()
 
+    def wake(self) -> None:
+        """End a wait for its bytes in another thread: closing alone would leave it waiting."""
+        if isinstance(self._stream, socket.socket):
+            with contextlib.suppress(OSError):
+                self._stream.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
         self._closed = True
         with contextlib.suppress(Exception):
@@ -143,9 +149,11 @@ def _resolve(hop: Hop, near: Limit, limit: Limit) -> list[tuple[int, Any]]:
             return out_of_time(hop.where, "looking up the name")
         return ShellError(Failure.DNS, f"{hop.where}: no answer from the resolver")
 
-    def ask() -> Any:
-        return socket.getaddrinfo(hop.address, hop.port, type=socket.SOCK_STREAM)
+    def ask(flags: int = 0) -> Any:
+        return socket.getaddrinfo(hop.address, hop.port, type=socket.SOCK_STREAM, flags=flags)
 
+    with contextlib.suppress(OSError, UnicodeError):  # what is an address needs no resolver, and no thread for it
+        return [(family, address) for family, _, _, _, address in ask(socket.AI_NUMERICHOST)]
     try:
         found = bounded(ask, near, late)
     except (OSError, UnicodeError) as error:
