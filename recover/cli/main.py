@@ -30,7 +30,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("doctor", "Whether a recovery could be done: each failure with its fix. Changes nothing."),
     "notify": ("notify", "Who is told: send a test message, see what stands open."),
     "rehearse": ("rehearse", "The whole climb against a simulated machine."),
-    "history": ("history", "Past runs."),
+    "history": ("history", "Past runs, one by one or added up."),
+    "report": ("report", "One run as a page, or as Markdown for a ticket."),
     "playbooks": ("playbooks", "The playbooks: list, show, check."),
 }
 _VALUED = ("--config", "--state-dir")
