@@ -22,6 +22,7 @@ from recover.model.act import (
     PlaceMarker,
     RebootGuest,
     RemoveLeftovers,
+    RescanPci,
     ResetGpu,
     ResetPci,
     ResetVm,
@@ -86,6 +87,8 @@ def _hits(snapshot: Snapshot, action: Action) -> Iterable[Hit]:
             return []
         case ResetPci(node=node, addresses=addresses):
             return [Hit("device", address, f"reset by root on {node}") for address in addresses]
+        case RescanPci(node=node, addresses=addresses):
+            return [Hit("device", address, f"looked for on the bus of {node}") for address in addresses]
         case OnHost(do=inner):
             return _hits(snapshot, inner)
         case RestoreResetMethod():

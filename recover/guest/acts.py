@@ -69,6 +69,7 @@ ACTS = {
     "dump": _dump,
     "host_look": _host_look,
     "reset_pci": lambda request: _pci().reset(request),
+    "rescan_pci": lambda request: _pci().find(request),
     "restore_reset_method": lambda request: _pci().restore(request),
     "host_reset_gpu": lambda request: _pci().reset_gpu(request),
 }  # type: dict[str, Callable[[dict[str, Any]], dict[str, Any]]]

@@ -1,40 +1,22 @@
-"""Resets of PCI devices on a Proxmox node: only of what nobody holds, and no write is waited for beyond its deadline.
+"""PCI devices of a Proxmox node are reset only where nobody holds them, and looked for without touching another.
 
-Writes to sysfs can block in the kernel for ever (a device that is held, a lock that a stuck write has), so each is made
-in a child that may be abandoned; a device on which such a child still hangs is not written to again.
+Who holds what is looked up at the moment of the act; a device on which an earlier write still hangs is left alone.
 """
 
 import os
-import struct
-import time
 
 from recover.guest import host, procs
-from recover.guest.child import NAME, Child, collect
+from recover.guest.child import NAME
+from recover.guest.pciwrites import HOW, Failed, Refused, back, write
 from recover.guest.wire import Limit, at, read_or
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Optional
+    from typing import Any
 
     Answer = dict[str, Any]
 
-WRITE_S = 75.0  # the kernel waits for a device up to 65.5 s after its reset (drivers/pci/pci.c)
-BACK_S = 30.0
-_BRIDGE_CONTROL, _BUS_RESET = 0x3E, 0x40  # PCI-to-PCI bridge specification, secondary bus reset
-_RAW_S = 1.1  # so long a device may take after that (PCIe base specification, 6.6.1)
 _FREE = ("", "vfio-pci")
-
-
-class Refused(Exception):
-    """Nothing was written."""
-
-
-class Failed(Exception):
-    """`clear` False: a write hangs, and may yet be done."""
-
-    def __init__(self, says: str, clear: bool = True) -> None:
-        Exception.__init__(self, says)
-        self.clear = clear
 
 
 def reset(request: "Answer") -> "Answer":
@@ -51,7 +33,7 @@ def reset(request: "Answer") -> "Answer":
         _given_up(addresses)
         before = host.hardware([a for a in addresses if os.path.isdir(host.folder(a))], limit.within(8.0), wake=True)
         began = True
-        _HOW[how](addresses, limit, log)
+        HOW[how](addresses, limit, log)
         after = _answers(addresses, limit)
     except Refused as error:
         return {"ok": False, "changed": began, "detail": str(error), "log": log}
@@ -72,7 +54,7 @@ def restore(request: "Answer") -> "Answer":
             path = host.folder(str(address)) + "/reset_method"
             if os.path.exists(path):
                 _unblocked([str(address)])
-                _write(path, "default", limit, log)
+                write(path, "default", limit, log)
     except Refused as error:
         # Another boot of the node: what was set is gone with the old one.
         gone = str(error).startswith("the node")
@@ -80,6 +62,33 @@ def restore(request: "Answer") -> "Answer":
     except Failed as error:
         return {"ok": False, "changed": True, "clear": error.clear, "detail": str(error), "log": log}
     return {"ok": True, "changed": bool(log), "detail": "reset methods are the kernel's own again", "log": log}
+
+
+def find(request: "Answer") -> "Answer":
+    """Functions that are off the bus are looked for; what is on it is not touched, so their VM may run meanwhile."""
+    addresses = [str(a) for a in request.get("addresses") or ()]
+    log = []  # type: list[str]
+    limit = Limit(float(request.get("deadline") or 90.0))
+    since = _newest()
+    try:
+        _same_boot(request)
+        if not addresses or not all(host.ADDRESS.match(a) for a in addresses):
+            raise Refused("no device is named")
+        gone = [a for a in addresses if not os.path.isdir(host.folder(a))]
+        if gone:
+            _unblocked(gone)
+            write(at("/sys/bus/pci/rescan"), "1", limit, log)
+            back(gone, limit)
+        _answers(addresses, limit)
+        if _grabbed(gone):
+            raise Failed("; ".join(_grabbed(gone)))
+    except Refused as error:
+        return {"ok": False, "changed": False, "detail": str(error), "log": log}
+    except Failed as error:
+        words = [str(error)] + _kernel_words(addresses, since)
+        return {"ok": False, "changed": bool(log), "clear": error.clear, "detail": "; ".join(words), "log": log}
+    words = ["%s is on the bus%s" % (", ".join(addresses), " again" if log else "")]
+    return {"ok": True, "changed": bool(log), "detail": "; ".join(words + _kernel_words(addresses, since)), "log": log}
 
 
 # before
@@ -94,7 +103,7 @@ def _same_boot(request: "Answer") -> None:
 def _alone(addresses: "list[str]", request: "Answer", how: str) -> None:
     """Nobody has any of what would be reset, looked up now: sysfs itself resets a device under its user's feet."""
     vmid = int(request.get("vmid") or 0)
-    if not addresses or not all(host.ADDRESS.match(a) for a in addresses) or how not in _HOW:
+    if not addresses or not all(host.ADDRESS.match(a) for a in addresses) or how not in HOW:
         raise Refused("no device is named")
     pids = host.qemu_pids(vmid)
     if pids:
@@ -158,133 +167,6 @@ def _given_up(addresses: "list[str]") -> None:
         if said[address].get("answers") is not True:
             word = host.gave_up(address, lines)
             raise Refused("%s is lost to this node until its power is cut: %s" % (address, word))
-
-
-# the writes
-
-
-def _write(path: str, text: str, limit: Limit, log: "list[str]", most: float = WRITE_S) -> None:
-    """One write in a child that may be abandoned. Failed if it is refused or does not come back."""
-    if limit.left <= 0:
-        raise Failed("no time was left for a write to " + path)
-
-    def job(say: "Callable[[Any], None]") -> None:
-        fd = os.open(path, os.O_WRONLY)
-        say({"open": True})
-        try:
-            os.write(fd, text.encode("ascii"))
-            say({"ok": True})
-        except OSError as error:
-            say({"errno": error.errno})
-        finally:
-            os.close(fd)
-
-    began = time.monotonic()
-    one = Child("write to " + path, job)
-    late = collect([one], limit.within(most))
-    said = {}  # type: dict[str, Any]
-    for value in one.values:
-        said.update(value)
-    took = time.monotonic() - began
-    plain = path[len(at("")):]
-    if late:
-        log.append("echo %s > %s: blocked in the kernel" % (text, plain))
-        raise Failed("the write to %s did not come back within %.0f s" % (plain, took), clear=False)
-    if not said.get("ok"):
-        why = os.strerror(said["errno"]) if "errno" in said else str(said.get("crash", "no answer"))
-        log.append("echo %s > %s: %s" % (text, plain, why))
-        raise Failed("%s refused %r: %s" % (plain, text, why))
-    log.append("echo %s > %s: done in %.1f s" % (text, plain, took))
-
-
-def _by_method(addresses: "list[str]", method: str, limit: Limit, log: "list[str]") -> None:
-    """Select, reset, and put the kernel's own order back, whatever came of it."""
-    for address in addresses:
-        path = host.folder(address)
-        if not os.path.exists(path + "/reset"):
-            raise Failed("%s has no reset that the kernel knows" % address)
-        chooses = os.path.exists(path + "/reset_method")
-        if chooses and method not in read_or(path + "/reset_method").split():
-            raise Failed("%s has no %s reset" % (address, method))
-        if not chooses and method != "flr":
-            raise Failed("this kernel does not let one choose a %s reset" % method)
-        try:
-            if chooses:
-                _write(path + "/reset_method", method, limit, log)
-            _write(path + "/reset", "1", limit, log)
-        finally:
-            if chooses:
-                _write(path + "/reset_method", "default", Limit(max(5.0, limit.left)), log, 10.0)
-
-
-def _flr(addresses: "list[str]", limit: Limit, log: "list[str]") -> None:
-    _by_method(addresses, "flr", limit, log)
-
-
-def _bus(addresses: "list[str]", limit: Limit, log: "list[str]") -> None:
-    bridges = []  # type: list[str]
-    for address in addresses:
-        bridge = host.bridge_of(address)
-        if not bridge:
-            raise Refused("%s stands on the root bus: there is no port to reset it by" % address)
-        if bridge not in bridges:
-            bridges.append(bridge)
-    for bridge in bridges:
-        one = host.below(bridge)
-        if os.path.exists(host.folder(bridge) + "/reset_subordinate"):
-            _write(host.folder(bridge) + "/reset_subordinate", "1", limit, log)
-        elif len(one) == 1 and "bus" in read_or(host.folder(one[0]) + "/reset_method").split():
-            _by_method(one, "bus", limit, log)
-        elif set(one) <= set(addresses):
-            _raw(bridge, limit, log)
-        else:
-            raise Refused("%s has more below it than is found again afterwards" % bridge)
-
-
-def _raw(bridge: str, limit: Limit, log: "list[str]") -> None:
-    """The bit itself, as setpci sets it: the devices lose their configuration, and remove and rescan must follow."""
-    path = host.folder(bridge) + "/config"
-
-    def job(say: "Callable[[Any], None]") -> None:
-        fd = os.open(path, os.O_RDWR)
-        try:
-            before = struct.unpack("<H", os.pread(fd, 2, _BRIDGE_CONTROL))[0]
-            try:
-                os.pwrite(fd, struct.pack("<H", before | _BUS_RESET), _BRIDGE_CONTROL)
-                time.sleep(0.01)
-            finally:
-                os.pwrite(fd, struct.pack("<H", before & ~_BUS_RESET), _BRIDGE_CONTROL)
-            time.sleep(_RAW_S)
-            say({"ok": True})
-        finally:
-            os.close(fd)
-
-    one = Child("bus reset by " + bridge, job)
-    late = collect([one], limit.within(20.0))
-    said = {key: value for one_said in one.values for key, value in one_said.items()}
-    log.append("setpci -s %s BRIDGE_CONTROL, bit 6 set and cleared: %s" % (bridge, "done" if said.get("ok") else said))
-    if late or not said.get("ok"):
-        raise Failed("the bus reset by %s failed: %s" % (bridge, said.get("crash", "it did not come back")), not late)
-
-
-def _rescan(addresses: "list[str]", limit: Limit, log: "list[str]") -> None:
-    """Taken off the bus and found again: all of them go before the first comes back."""
-    ports = {address: host.bridge_of(address) for address in addresses}
-    for address in addresses:
-        if os.path.isdir(host.folder(address)):
-            _write(host.folder(address) + "/remove", "1", limit, log)
-    for port in sorted(set(ports.values())):
-        local = host.folder(port) + "/rescan"
-        _write(local if port and os.path.exists(local) else at("/sys/bus/pci/rescan"), "1", limit, log)
-    end = Limit(min(BACK_S, max(1.0, limit.left)))
-    while end.left > 0 and not all(os.path.isdir(host.folder(a)) for a in addresses):
-        time.sleep(0.1)
-    missing = [a for a in addresses if not os.path.isdir(host.folder(a))]
-    if missing:
-        raise Failed("%s did not come back on the bus" % ", ".join(missing))
-
-
-_HOW = {"flr": _flr, "bus": _bus, "rescan": _rescan}
 
 
 # after

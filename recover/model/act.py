@@ -269,6 +269,16 @@ class ResetPci:
 
 
 @dataclass(frozen=True, slots=True)
+class RescanPci:
+    """Look for functions that are off the node's bus. What is on it is not touched. Proof: they are back, and answer."""
+
+    node: str
+    addresses: tuple[str, ...]
+    boot_id: str
+    deadline_s: float = 90.0
+
+
+@dataclass(frozen=True, slots=True)
 class RestoreResetMethod:
     """The kernel's own order of reset methods, for functions of which we may have chosen one."""
 
@@ -315,6 +325,7 @@ Action = (
     | UnloadDriver
     | LoadDriver
     | ResetPci
+    | RescanPci
     | RestoreResetMethod
     | OnHost
 )

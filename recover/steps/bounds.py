@@ -20,6 +20,7 @@ from recover.model.act import (
     PlaceMarker,
     RebootGuest,
     RemoveLeftovers,
+    RescanPci,
     ResetGpu,
     ResetPci,
     ResetVm,
@@ -64,7 +65,7 @@ def worst_case_s(action: Action) -> float:
             return power_limit_s(action) * (2 if isinstance(action, StartVm) else 1) + OVER_S
         case AwaitBoot(deadline_s=s):
             return s + BOOT_SLACK_S
-        case ResetPci(deadline_s=s) | RestoreResetMethod(deadline_s=s):
+        case ResetPci(deadline_s=s) | RescanPci(deadline_s=s) | RestoreResetMethod(deadline_s=s):
             return s + HOST_SLACK_S
         case OnHost(do=inner):
             return agent_s(inner) + HOST_SLACK_S
@@ -100,7 +101,7 @@ def agent_s(action: Action) -> float:
             return s
         case WakeGpu(deadline_s=s) | EndMpsClient(deadline_s=s) | UnloadDriver(deadline_s=s) | LoadDriver(deadline_s=s):
             return s
-        case ResetPci(deadline_s=s) | RestoreResetMethod(deadline_s=s):
+        case ResetPci(deadline_s=s) | RescanPci(deadline_s=s) | RestoreResetMethod(deadline_s=s):
             return s
         case RebootGuest() | SuspendAutostart() | RestoreAutostart():
             return ASKING_S

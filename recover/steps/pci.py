@@ -4,13 +4,16 @@ One straight line: stop, function reset, bus reset, off the bus and on again, st
 where a device has no function reset, or shares its port, the next may still help. Each puts the kernel's order of
 reset methods back itself; that it was done is asked once more before the start. sysfs refuses nothing by itself, so
 who holds what is looked up again at the moment of each reset (recover/guest/pci.py).
+
+A device that is off the bus is looked for before the stop, which touches nothing else: without it the VM would not
+start again (qemu-server: `no PCI device found for`), so where it does not come back nothing is stopped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from recover.model.act import Act, Pass, Plan, Refuse, ResetPci, RestoreResetMethod
+from recover.model.act import Act, Pass, Plan, Refuse, RescanPci, ResetPci, RestoreResetMethod
 from recover.model.host import Host, PciFunction
 from recover.model.hypervisor import GuestKind, Hypervisor
 from recover.model.ladder import Param, Params, Step
@@ -18,7 +21,7 @@ from recover.model.reading import Known
 from recover.model.snapshot import Channel, Snapshot
 from recover.model.verdict import Finding, Scope
 from recover.steps.common import line, number
-from recover.steps.power import CYCLE, Cycle, cycle, vm_ref
+from recover.steps.power import CYCLE, Cycle, cycle, off_the_bus, vm_ref
 
 _NVIDIA = "10de:"
 _FREE = frozenset({"", "vfio-pci"})
@@ -31,12 +34,13 @@ def _plan(snapshot: Snapshot, findings: tuple[Finding, ...], params: Params) -> 
     if not isinstance(snapshot.host, Known):
         return Pass(f"the node's root shell can't be used: {snapshot.host.detail or snapshot.host.why}")
     host = snapshot.host.value
-    made = cycle(snapshot, params)
+    gone = off_the_bus(snapshot)
+    made = cycle(snapshot, params, gone)
     if not isinstance(made, Cycle):
         return made
     own = tuple(dict.fromkeys(a for device in made.config.hostpci for a in device.addresses))
     ours = tuple(f for f in host.functions if f.address in own and f.ids.startswith(_NVIDIA))
-    if not ours:
+    if not ours and not gone:
         return Pass(f"no NVIDIA device is passed through that {host.node} knows")
     refusal = _forbidden(host, made.hypervisor, ours, own)
     if refusal is not None:
@@ -52,7 +56,10 @@ def _plan(snapshot: Snapshot, findings: tuple[Finding, ...], params: Params) -> 
             words.append(f"on {host.node}: {' '.join(writes(how, which, host))}")
     acts.append(Act(RestoreResetMethod(host.node, own, host.boot_id), must=False))
     words += [f"no bus reset of {a}: {why}" for a, why in alone]
-    return line((*made.down, *acts, *made.up), (*words, *made.words[2:]))
+    first = [Act(RescanPci(host.node, gone, host.boot_id))] if gone else []
+    if gone:
+        words.insert(0, f"first, while the VM still runs, {', '.join(gone)} is looked for on {host.node}: {_RESCAN}")
+    return line((*first, *made.down, *acts, *made.up), (*words, *made.words[2:]))
 
 
 def _forbidden(

@@ -85,12 +85,23 @@ class Cycle:
     config: VmConfig
 
 
-def cycle(snapshot: Snapshot, params: Params) -> Cycle | Pass | Refuse:
-    """How this VM is stopped and started, or why it isn't."""
+def off_the_bus(snapshot: Snapshot) -> tuple[str, ...]:
+    """The VM's functions that neither Proxmox nor the node's own shell finds on the node's bus."""
+    seen = snapshot.hypervisor
+    if not isinstance(snapshot.host, Known) or not isinstance(seen, Hypervisor) or not isinstance(seen.config, Known):
+        return ()
+    host = snapshot.host.value
+    gone = (a for d in seen.config.value.hostpci if d.present == Known(False) and d.choices == 1 for a in d.addresses)
+    return tuple(a for a in dict.fromkeys(gone) if host.functions and host.function(a) is None)
+
+
+def cycle(snapshot: Snapshot, params: Params, sought: tuple[str, ...] = ()) -> Cycle | Pass | Refuse:
+    """How this VM is stopped and started, or why it isn't. `sought`: functions that are found again before that."""
     hypervisor = running(snapshot)
     if not isinstance(hypervisor, Hypervisor):
         return hypervisor
-    refusal = startable(hypervisor, apply_pending=params.get("apply_pending") is True)
+    allowed = params.get("apply_pending") is True
+    refusal = startable(hypervisor, apply_pending=allowed, sought=frozenset(sought))
     if refusal is not None:
         return refusal
     assert isinstance(hypervisor.config, Known)  # startable refuses otherwise
@@ -111,6 +122,9 @@ def cycle(snapshot: Snapshot, params: Params) -> Cycle | Pass | Refuse:
 def _power_cycle(snapshot: Snapshot, findings: tuple[Finding, ...], params: Params) -> Plan:
     if not findings:
         return Pass("no finding asks for it")
+    gone = off_the_bus(snapshot)
+    if gone:
+        return Pass(f"{', '.join(gone)} isn't on the node's bus: the VM would not start before it is found again there")
     made = cycle(snapshot, params)
     return line((*made.down, *made.up), made.words) if isinstance(made, Cycle) else made
 

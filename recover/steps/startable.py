@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from recover.model.act import Refuse
 from recover.model.hypervisor import GuestKind, Hypervisor, VmConfig
-from recover.model.reading import Unknown, Why
+from recover.model.reading import Known, Unknown, Why
 
 _CLOUD_INIT = ("ci", "ipconfig", "sshkeys", "nameserver", "searchdomain")
 
@@ -26,16 +27,26 @@ PRIVILEGES: Mapping[str, str] = {
 }
 
 
-def startable(hypervisor: Hypervisor, apply_pending: bool = False) -> Refuse | None:
-    """Why VM `hypervisor.vmid` might not come up again after a stop, or None where all is proved."""
+def startable(
+    hypervisor: Hypervisor, apply_pending: bool = False, sought: frozenset[str] = frozenset()
+) -> Refuse | None:
+    """Why VM `hypervisor.vmid` might not come up again after a stop, or None where all is proved.
+
+    `sought`: functions that are off the bus and must have been found again before the stop comes.
+    """
     config = hypervisor.config
     if isinstance(config, Unknown):
         return open_question("config", "its configuration", config, hypervisor)
     for check in _CHECKS:
-        refusal = check(hypervisor, config.value)
+        refusal = check(hypervisor, _without(config.value, sought))
         if refusal is not None:
             return refusal
     return _new_identity(hypervisor) if apply_pending else _pending(hypervisor)
+
+
+def _without(config: VmConfig, sought: frozenset[str]) -> VmConfig:
+    devices = (replace(d, present=Known(True)) if sought & set(d.addresses) else d for d in config.hostpci)
+    return replace(config, hostpci=tuple(devices)) if sought else config
 
 
 def open_question(guard: str, what: str, reading: Unknown, hypervisor: Hypervisor) -> Refuse:
@@ -80,7 +91,7 @@ def _devices(hypervisor: Hypervisor, config: VmConfig) -> Refuse | None:
         if not device.present.value or not device.addresses:
             named = device.mapping or ", ".join(device.addresses) or device.raw
             why = f"{device.key} ({named}) isn't on the bus of {hypervisor.node}: the VM would not start again"
-            return Refuse("device", why, "power the host off and on, or take the device out of the configuration")
+            return Refuse("device", why, f"as root on {hypervisor.node}: {rescan(device.addresses)}")
     return None
 
 
@@ -131,6 +142,15 @@ def _pending(hypervisor: Hypervisor) -> Refuse | None:
     kind = "cloud-init changes" if all(p.key.startswith(_CLOUD_INIT) for p in changes) else "pending changes"
     why = f"stopping it would apply {kind} that somebody made: {named}"
     return Refuse("pending", why, "see to them (qm pending), or allow them with --apply-pending")
+
+
+def rescan(addresses: tuple[str, ...]) -> str:
+    """How a person looks for a device that is off the bus; nothing that is on it is touched by that."""
+    shown = " && ".join(f"lspci -nns {a}" for a in addresses) or "lspci -nnd 10de:"
+    return (
+        f"echo 1 > /sys/bus/pci/rescan; {shown}    # not listed: power the node off for 30 s and on, or take the "
+        "device out of the configuration"
+    )
 
 
 _CHECKS: tuple[Callable[[Hypervisor, VmConfig], Refuse | None], ...] = (

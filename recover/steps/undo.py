@@ -23,6 +23,7 @@ from recover.model.act import (
     PlaceMarker,
     RebootGuest,
     RemoveLeftovers,
+    RescanPci,
     ResetGpu,
     ResetPci,
     ResetVm,
@@ -97,7 +98,7 @@ def duty(action: Action) -> Duty | None:
             return None
         case SyncDisks() | StartVm() | ResetVm() | AwaitBoot() | RebootGuest() | RestoreAutostart() | LoadDriver():
             return None
-        case RemoveLeftovers() | WakeGpu() | EndMpsClient() | ResetPci() | RestoreResetMethod():
+        case RemoveLeftovers() | WakeGpu() | EndMpsClient() | ResetPci() | RescanPci() | RestoreResetMethod():
             return None
         case _:
             assert_never(action)
@@ -135,7 +136,7 @@ def settles(action: Action) -> str | None:
             return None
         case SyncDisks() | ShutdownVm() | StopVm() | ResetVm() | AwaitBoot() | RebootGuest() | SuspendAutostart():
             return None
-        case RemoveLeftovers() | WakeGpu() | EndMpsClient() | UnloadDriver() | ResetPci():
+        case RemoveLeftovers() | WakeGpu() | EndMpsClient() | UnloadDriver() | ResetPci() | RescanPci():
             return None
         case _:
             assert_never(action)

@@ -34,8 +34,6 @@ from recover.model.act import (
     Action,
     Due,
     Line,
-    OnHost,
-    ResetGpu,
     ResetPci,
     ShutdownVm,
     Signal,
@@ -62,8 +60,6 @@ from recover.model.record import (
 )
 from recover.model.verdict import Scope, State
 from tests.core.world import (
-    CONTAINER,
-    HOST,
     LIMITS,
     PLAYBOOK,
     Asked,
@@ -139,37 +135,6 @@ stopping = st.builds(
     vram=st.just(80123),
     vram_cure=st.just(Scope.VM),
     start_fails=st.integers(0, 2),
-    stop_unclear=st.integers(0, 1),
-)
-on_the_node = st.builds(
-    Fault,
-    name=st.just("on-the-node"),
-    about=st.just(""),
-    workers=st.just("none"),
-    vram=st.just(80123),
-    vram_cure=st.sampled_from([Scope.VM, Scope.HOST_DEVICE, None]),
-    start_fails=st.integers(0, 2),
-    stop_unclear=st.integers(0, 1),
-    host=st.booleans(),
-    pci_cure=st.sampled_from(["flr", "bus", "rescan"]),
-    pci_gives_up=st.booleans(),
-    pci_hangs=st.sampled_from(["", "", "flr", "bus", "rescan"]),
-    pci_holder=st.sampled_from(["", "", "python3"]),
-)
-in_a_container = st.builds(
-    Fault,
-    name=st.just("in-a-container"),
-    about=st.just(""),
-    workers=st.sampled_from(["dead", "orphaned", "dead-leader", "none"]),
-    ignores_term=st.booleans(),
-    release_s=st.sampled_from([0.0, 30.0]),
-    vram=st.sampled_from([0, 80123]),
-    vram_cure=st.sampled_from([Scope.GPU, None]),
-    host=st.booleans(),
-    container=st.just(True),
-    container_lost=st.booleans(),
-    neighbour=st.sampled_from(["", "", "ct-201"]),
-    stop_lies=st.sampled_from([0, 0, 1]),
     stop_unclear=st.integers(0, 1),
 )
 anything = st.one_of(sick, well, blind, slow, slow_beside_stuck, stopping)
@@ -350,62 +315,6 @@ def test_killed_at_any_entry_and_resumed_all_of_it_holds(fault: Fault, cut: int,
     for prop in (ends, height_never_falls, limits_hold, no_try_while_ripening, debts_are_paid,
                  nothing_twice_after_unclear, journal_reproduces, recovered_means_cured):  # fmt: skip
         prop(second)
-
-
-def _whole_or_resumed(fault: Fault, cut: int, written: bool, playbook: Playbook) -> Played:
-    """The run, and where it is killed before its end the two together."""
-    first = play(fault, journal=CutJournal(cut=cut, written=written), playbook=playbook)
-    if first.closed is not None:
-        return first
-    first.machine.clock.sleep(20.0)
-    return play(fault, machine=first.machine, journal=CutJournal(lines=first.journal.lines), playbook=playbook)
-
-
-def never_reset_under_a_running_vm(p: Played) -> None:
-    """Between a reset on the node and the start before it a stop went well, and what was given up is left alone."""
-    acting: dict[int, Action] = {}
-    stopped = lost = False
-    for entry in p.entries:
-        match entry:
-            case Acting(n=n, action=action):
-                acting[n] = action
-                assert stopped or not isinstance(action, ResetPci)
-            case Acted(n=n, outcome=outcome):
-                done = acting.pop(n)
-                if isinstance(done, StopVm | ShutdownVm | StartVm):
-                    stopped = outcome.ok and not isinstance(done, StartVm)
-                if isinstance(done, ResetPci):
-                    assert not (lost and outcome.changed), "reset again although it was given up"
-                    lost = lost or "giving up" in outcome.detail
-            case _:
-                pass
-
-
-@settings(QUICK, max_examples=60)
-@given(on_the_node, st.integers(1, 130), st.booleans())
-def test_resets_on_the_node_keep_every_promise_also_when_killed(fault: Fault, cut: int, written: bool) -> None:
-    played = _whole_or_resumed(fault, cut, written, HOST)
-    for prop in (ends, height_never_falls, no_try_while_ripening, debts_are_paid, nothing_twice_after_unclear,
-                 recovered_means_cured, never_reset_under_a_running_vm):  # fmt: skip
-        prop(played)
-    limits_hold(played, HOST)
-    journal_reproduces(played, HOST)
-
-
-def a_neighbour_is_never_hit(p: Played) -> None:
-    resets = [a for a in p.machine.acts if isinstance(a, OnHost) and isinstance(a.do, ResetGpu)]
-    assert not (p.machine.fault.neighbour and resets), "a GPU that another container is given was reset"
-
-
-@settings(QUICK, max_examples=60)
-@given(in_a_container, st.integers(1, 110), st.booleans())
-def test_containers_keep_every_promise_also_when_killed(fault: Fault, cut: int, written: bool) -> None:
-    played = _whole_or_resumed(fault, cut, written, CONTAINER)
-    for prop in (ends, height_never_falls, no_try_while_ripening, debts_are_paid, nothing_twice_after_unclear,
-                 recovered_means_cured, a_neighbour_is_never_hit):  # fmt: skip
-        prop(played)
-    limits_hold(played, CONTAINER)
-    journal_reproduces(played, CONTAINER)
 
 
 @settings(QUICK, max_examples=40)

@@ -8,24 +8,31 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from recover.core.history import fold
+from recover.core.decide import decide
+from recover.core.history import History, fold
 from recover.edge.simulated import FAULTS, Fault, SimulatedClock, SimulatedMachine
 from recover.edge.simulated.inside import FABRIC, SCRIPT_PID
 from recover.edge.simulated.state import HELD_MIB
 from recover.model.act import (
+    Act,
+    Action,
     EndZombieParent,
     LoadDriver,
+    Outcome,
     RestoreAutostart,
     Signal,
     StopService,
     SuspendAutostart,
     UnloadDriver,
 )
+from recover.model.guest import Service
 from recover.model.ladder import Playbook
-from recover.model.record import Began, Saw
+from recover.model.process import ProcessId
+from recover.model.record import Began, Decision, Saw, Try
 from recover.model.verdict import Scope
 from tests.core.test_hazards import (
     debts_are_paid,
@@ -179,3 +186,70 @@ def test_what_was_unloaded_is_loaded_by_this_run_or_the_next(cut: int | None, wr
         played = play(fault, playbook=playbook, machine=played.machine, journal=again)
     kinds = [type(a) for a in played.machine.acts]
     assert played.machine.loaded and (UnloadDriver not in kinds or LoadDriver in kinds)
+
+
+# the planted bugs
+
+
+class Lying(SimulatedMachine):
+    """A guest whose agent says that it put something back, and did not."""
+
+    lies: type[Action] = LoadDriver
+
+    def _perform(self, action: Action) -> Outcome:
+        return Outcome(True, "sure") if isinstance(action, self.lies) else super()._perform(action)
+
+
+class LyingOfAutostart(Lying):
+    lies = RestoreAutostart
+
+
+class Rosy(SimulatedMachine):
+    """A look that calls every service active."""
+
+    def _services(self) -> tuple[Service, ...]:
+        return tuple(replace(service, state="active") for service in super()._services())
+
+
+def _kills_init(playbook: Playbook, history: History, now: float) -> Decision:
+    decision = decide(playbook, history, now)
+    if not isinstance(decision, Try):
+        return decision
+    kill = Act(Signal("sglang", (ProcessId("boot-1", 1, 1),), "KILL"))
+    return replace(decision, line=replace(decision.line, acts=(kill,)))
+
+
+TO_DRIVER = replace(FULL, limits=replace(FULL.limits, max_scope=Scope.DRIVER))
+PLANTED = {
+    "the driver is not loaded again": (what_was_stopped_is_back_or_named, FAULTS["driver-fails"], Lying, TO_DRIVER),
+    "autostart is not restored": (
+        what_was_stopped_is_back_or_named,
+        FAULTS["ram-held-until-reboot"],
+        LyingOfAutostart,
+        SUSPENDING,
+    ),
+    "a service that was stopped is called active": (
+        what_was_stopped_is_back_or_named,
+        FAULTS["supervised"],
+        Rosy,
+        FULL,
+    ),
+    "another process is signalled": (nobody_else_is_signalled, FAULTS["orphaned"], _kills_init, FULL),
+}
+
+
+@pytest.mark.parametrize("planted", [True, False])
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_bug_is_caught(name: str, planted: bool) -> None:
+    prop, fault, bug, playbook = PLANTED[name]
+    made = bug if planted and isinstance(bug, type) else SimulatedMachine
+    machine = made(fault, SimulatedClock())
+    if fault.name == "ram-held-until-reboot":
+        machine.service = "active"
+    how = bug if planted and not isinstance(bug, type) else decide
+    played = play(fault, machine=machine, playbook=playbook, decide=how)
+    if planted:
+        with pytest.raises(AssertionError):
+            prop(played)
+    else:
+        prop(played)

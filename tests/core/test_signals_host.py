@@ -31,6 +31,13 @@ def test_a_device_that_does_not_answer_is_cured_on_the_node():
     assert "0000:41:00.0" in finding.says
 
 
+def test_a_device_that_is_not_on_the_bus_is_looked_for_on_the_node():
+    (finding,) = seen(node(functions=node().functions[1:])).findings
+    assert (finding.signal, finding.cure, finding.where) == ("pci-device-gone", Scope.HOST_DEVICE, None)
+    assert finding.says == "0000:41:00.0 is not on the bus of pve1"
+    assert not seen(node(functions=())).findings, "a list that was not told is not an empty bus"
+
+
 def test_a_device_that_the_kernel_gave_up_is_a_person_s():
     gave_up = "vfio-pci 0000:41:00.0: not ready 65535ms after FLR; giving up"
     diagnosis = seen(first(answers=Known(False), gave_up=gave_up))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +16,7 @@ from recover.core.read.report import Report
 from recover.edge.actuator.host import HostActuator
 from recover.edge.host import HostProbe
 from recover.edge.shell.local import LocalShell
-from recover.model.act import ResetPci, RestoreResetMethod, VmRef
+from recover.model.act import RescanPci, ResetPci, RestoreResetMethod, VmRef
 from recover.model.gpu import NOT_ASKED
 from recover.model.host import Holder, Reservation
 from recover.model.reading import Known, Unknown, Why
@@ -143,6 +145,34 @@ def test_off_the_bus_and_on_again(node: Node, act) -> None:
     assert outcome.ok and "removed and found again" in outcome.detail, outcome
     assert node.wrote(f"{GPU}/remove") == node.wrote(f"{AUDIO}/remove") == node.wrote(f"{PORT}/rescan") == "1"
     assert (node.root / "sys/bus/pci/rescan").read_text() == "", "no further than below its own port"
+
+
+def test_what_is_off_the_bus_is_looked_for_and_nothing_else_is_touched(node: Node, start) -> None:
+    """The VM's QEMU runs meanwhile. Its kernel here finds the device when it is told to look."""
+    hands, gone = HostActuator(lambda _: LocalShell(), str(node.root)), "0000:45:00.0"
+    start(HOLD, str(node.root / "dev/vfio/20"))
+    bus = node.root / "sys/bus/pci/rescan"
+
+    def kernel() -> None:
+        while not bus.read_text():
+            time.sleep(0.01)
+        node.function(gone, PORT2, group=30)
+
+    finder = threading.Thread(target=kernel, daemon=True)
+    finder.start()
+    found = hands.perform(RescanPci("pve1", (GPU, gone), BOOT))
+    assert found.ok and found.changed and "is on the bus again" in found.detail, found
+    assert found.log[0].startswith("echo 1 > /sys/bus/pci/rescan") and node.wrote(f"{GPU}/remove") == ""
+    again = hands.perform(RescanPci("pve1", (GPU, gone), BOOT))
+    assert (again.ok, again.changed) == (True, False), "an ensure verb"
+
+
+def test_what_a_rescan_does_not_find_is_no_success(node: Node) -> None:
+    hands = HostActuator(lambda _: LocalShell(), str(node.root))
+    lost = hands.perform(RescanPci("pve1", ("0000:77:00.0",), BOOT, deadline_s=2.0))
+    assert not lost.ok and "0000:77:00.0 did not come back on the bus" in lost.detail and lost.clear, lost
+    other = hands.perform(RescanPci("pve1", (GPU,), "another boot"))
+    assert (other.ok, other.changed) == (False, False) and "rebooted" in other.detail
 
 
 def test_what_anybody_holds_is_not_touched(node: Node, act, start) -> None:

@@ -11,6 +11,7 @@ from recover.model.act import (
     Line,
     Pass,
     Refuse,
+    RescanPci,
     ResetPci,
     RestoreResetMethod,
     ShutdownVm,
@@ -106,6 +107,38 @@ def test_it_is_refused(host, guard, names):
     refused = plan(STEP, look(host), STUCK)
     assert isinstance(refused, Refuse) and refused.guard == guard and refused.lift, refused
     assert names in refused.why
+
+
+def off_the_bus(shell=True, present=Known(False)):
+    config = {"hostpci": (pci(0, present=present), *(pci(i) for i in range(1, 8)))}
+    shown = node(functions=node().functions[1:]) if shell else node()
+    return look(shown, vm(config))
+
+
+def test_a_device_off_the_bus_is_looked_for_before_the_stop():
+    line = plan(STEP, off_the_bus(), STUCK)
+    kinds = [type(do) for do in acts(line)]
+    assert kinds[0] is RescanPci and kinds.index(RescanPci) < kinds.index(ShutdownVm) and must(line)[0], kinds
+    assert acts(line)[0].addresses == GPUS[:1]
+    assert all(GPUS[0] not in do.addresses for do in acts(line) if isinstance(do, ResetPci)), "PVE itself resets it"
+    assert "while the VM still runs, 0000:41:00.0 is looked for" in line.words[0]
+    passed = plan("power-cycle-vm", off_the_bus(), STUCK)
+    assert isinstance(passed, Pass) and "would not start" in passed.why
+
+
+def test_where_the_two_looks_do_not_agree_it_is_refused():
+    """Proxmox says that the device is gone and the node's shell shows it, or Proxmox does not say."""
+    for snapshot in (off_the_bus(shell=False), off_the_bus(present=Unknown(Why.DENIED, "needs Sys.Audit on /"))):
+        for step in (STEP, "power-cycle-vm"):
+            refused = plan(step, snapshot, STUCK)
+            assert isinstance(refused, Refuse) and refused.guard == "device", refused
+
+
+def test_without_a_shell_the_commands_are_said():
+    blind = replace(off_the_bus(), host=Unknown(Why.ABSENT, "none"), host_shell=False)
+    refused = plan("power-cycle-vm", blind, STUCK)
+    assert isinstance(refused, Refuse) and refused.guard == "device"
+    assert "echo 1 > /sys/bus/pci/rescan; lspci -nns 0000:41:00.0" in refused.lift
 
 
 def test_it_needs_what_a_power_cycle_needs():

@@ -47,6 +47,7 @@ ACTIONS = [
     a.ResetPci(VM, "pve1", ("0000:41:00.0",), "flr", "b1", own=("0000:41:00.0", "0000:41:00.1")),
     a.ResetPci(VM, "pve1", ("0000:41:00.0",), "bus", "b1"),
     a.ResetPci(VM, "pve1", ("0000:41:00.0",), "rescan", "b1"),
+    a.RescanPci("pve1", ("0000:41:00.0",), "b1"),
     a.RestoreResetMethod("pve1", ("0000:41:00.0",), "b1"),
     a.OnHost("pve1", "b1", a.StopService("systemd", "nvidia-persistenced.service", monitor=True)),
     a.OnHost("pve1", "b1", a.SetPersistence("GPU-1", "bus", on=False)),

@@ -19,6 +19,7 @@ from recover.model.act import (
     PlaceMarker,
     RebootGuest,
     RemoveLeftovers,
+    RescanPci,
     ResetGpu,
     ResetPci,
     ResetVm,
@@ -174,6 +175,8 @@ def action_words(action: Action) -> str:
         case ResetPci(node=node, addresses=addresses, how=how):
             kind = {"flr": "reset", "bus": "reset the bus of", "rescan": "remove and find again"}[how]
             return f"{kind} {', '.join(addresses)} on {node}"
+        case RescanPci(node=node, addresses=addresses):
+            return f"look for {', '.join(addresses)} on the bus of {node}"
         case RestoreResetMethod(node=node, addresses=addresses):
             return f"put back the reset methods of {', '.join(addresses)} on {node}"
         case OnHost(node=node, do=inner):

@@ -26,6 +26,10 @@ def node_devices(look: Look) -> Signs:
     if seen.status == "stopped" and host.qemu:
         yield _leftover(host, seen)
     own = {a for d in seen.config.value.hostpci for a in d.addresses} if isinstance(seen.config, Known) else set()
+    if host.functions:
+        for address in sorted(own - {f.address for f in host.functions}):
+            says = f"{address} is not on the bus of {host.node}"
+            yield Finding("pci-device-gone", says, Scope.HOST_DEVICE, None)
     for function in host.functions:
         if function.address not in own:
             continue

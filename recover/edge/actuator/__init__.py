@@ -10,6 +10,7 @@ from recover.model.act import (
     AwaitBoot,
     OnHost,
     Outcome,
+    RescanPci,
     ResetPci,
     ResetVm,
     RestoreResetMethod,
@@ -19,7 +20,7 @@ from recover.model.act import (
 )
 
 HYPERVISOR_ACTIONS = (ShutdownVm, StopVm, StartVm, ResetVm, AwaitBoot)
-HOST_ACTIONS = (ResetPci, RestoreResetMethod, OnHost)
+HOST_ACTIONS = (ResetPci, RescanPci, RestoreResetMethod, OnHost)
 
 
 class Hand(Protocol):

@@ -8,10 +8,10 @@ from recover.edge.actuator import HOST_ACTIONS
 from recover.edge.actuator.guest import outcome_of, request_of
 from recover.edge.host import Shells
 from recover.edge.probe import ask
-from recover.model.act import Action, OnHost, Outcome, ResetGpu, ResetPci, RestoreResetMethod
+from recover.model.act import Action, OnHost, Outcome, RescanPci, ResetGpu, ResetPci, RestoreResetMethod
 from recover.steps.bounds import HOST_SLACK_S
 
-HostAction = ResetPci | RestoreResetMethod | OnHost
+HostAction = ResetPci | RescanPci | RestoreResetMethod | OnHost
 
 
 class HostActuator:
@@ -36,6 +36,9 @@ def host_request(action: HostAction) -> tuple[dict[str, Any], float]:
     match action:
         case ResetPci(vm, _, addresses, how, boot_id, deadline_s, own):
             what = {"do": "reset_pci", "addresses": addresses, "how": how, "own": own, "vmid": vm.vmid}
+            return {**what, "boot_id": boot_id, "deadline": deadline_s}, deadline_s
+        case RescanPci(_, addresses, boot_id, deadline_s):
+            what = {"do": "rescan_pci", "addresses": addresses}
             return {**what, "boot_id": boot_id, "deadline": deadline_s}, deadline_s
         case RestoreResetMethod(_, addresses, boot_id, deadline_s):
             what = {"do": "restore_reset_method", "addresses": addresses}

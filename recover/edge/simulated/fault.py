@@ -63,6 +63,7 @@ class Fault:
     pci_gives_up: bool = False  # the first reset on the node loses the device for good
     pci_hangs: str = ""  # this kind of reset never comes back
     pci_holder: str = ""  # another process of the node has GPU 0's group open
+    pci_off: str = ""  # GPU 0 is off the node's bus; a rescan finds it ("found") or not ("gone")
     container: bool = False  # the guest is an LXC container: see simulated_container
     neighbour: str = ""  # another container that runs and is given GPU 0
     stop_hangs: bool = False  # LXC's stop never ends

@@ -166,6 +166,22 @@ FAULTS: dict[str, Fault] = {
             pci_hangs="bus",
         ),
         Fault(
+            "device-off-the-bus",
+            "A GPU fell off the node's bus; a rescan on the node finds it again.",
+            workers="none",
+            gpu_condition=Condition.LOST,
+            host=True,
+            pci_off="found",
+        ),
+        Fault(
+            "device-off-the-bus-for-good",
+            "A GPU fell off the node's bus, and a rescan does not find it.",
+            workers="none",
+            gpu_condition=Condition.LOST,
+            host=True,
+            pci_off="gone",
+        ),
+        Fault(
             "device-held-on-node",
             "A process of the node has the GPU's group open.",
             workers="none",

@@ -20,6 +20,7 @@ from recover.model.act import (
     PlaceMarker,
     RebootGuest,
     RemoveLeftovers,
+    RescanPci,
     ResetGpu,
     ResetPci,
     ResetVm,
@@ -149,6 +150,8 @@ class SimulatedMachine(GuestHands, Node, NodeHands):
                 return self._reload(action)
             case ResetPci():
                 return self._reset_pci(action)
+            case RescanPci():
+                return self._rescan_pci(action)
             case RestoreResetMethod():
                 changed = any(method != "default" for method in self.methods)
                 self.methods = ["default"] * self.gpus

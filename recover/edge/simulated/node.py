@@ -22,7 +22,7 @@ class Node(State):
         total = 512 * GIB + 64 * GIB
         pci = tuple(
             HostPci(f"hostpci{i}", f"0000:{i + 0x41:02x}:00", (f"0000:{i + 0x41:02x}:00.0",), device_ids=("10de:2330",),
-                    iommu_groups=(i + 20,), present=Known(True))
+                    iommu_groups=(i + 20,), present=Known(not (self.pci_off and i == 0)))
             for i in range(self.gpus)
         )  # fmt: skip
         config = VmConfig(
@@ -61,7 +61,7 @@ class Node(State):
                         ("flr", "bus"), True, True, "D0", "active", link_width=16, link_width_max=16,
                         answers=Known(not (self.pci_lost and i == 0)),
                         gave_up=GAVE_UP if self.pci_lost and i == 0 else "")
-            for i in range(self.gpus)
+            for i in range(int(self.pci_off), self.gpus)
         )  # fmt: skip
         bridges = tuple(Bridge(f.bridge, (f.address,), resets=True) for f in functions)
         running = self.vm.status == "running"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from recover.edge.simulated.state import GAVE_UP, State
 from recover.model.act import (
     Outcome,
+    RescanPci,
     ResetPci,
     ResetVm,
     ShutdownVm,
@@ -56,11 +57,23 @@ class NodeHands(State):
             self.start_fails -= 1
             self._task("qmstart", "start failed: got timeout")
             return Outcome(False, "start failed: got timeout", False)
+        if self.pci_off:
+            self._task("qmstart", f"no PCI device found for '{self._address(0)[:-2]}'")
+            return Outcome(False, "no-such-device: the device is not on the bus", False)
         self._clear(Scope.VM)
         self._boot()
         self.vm.qemu_at = self.clock.now()
         self._task("qmstart")
         return Outcome(True, "started")
+
+    def _rescan_pci(self, action: RescanPci) -> Outcome:
+        if not self.pci_off:
+            return Outcome(True, "all are on the bus", False)
+        self.clock.sleep(2.0 if self.fault.pci_off == "found" else 30.0)
+        if self.fault.pci_off == "gone":
+            return Outcome(False, f"{self._address(0)} did not come back on the bus")
+        self.pci_off = False
+        return Outcome(True, f"{self._address(0)} is on the bus again")
 
     def _reset_pci(self, action: ResetPci) -> Outcome:
         if self.vm.status == "running" or self.fault.pci_holder:
@@ -69,6 +82,8 @@ class NodeHands(State):
             return Outcome(False, "an earlier write still hangs in the kernel", False)
         if self.pci_lost:
             return Outcome(False, f"{self._address(0)} is lost to this node: {GAVE_UP}", False)
+        if self.pci_off and self._address(0) in action.addresses:
+            return Outcome(False, f"{self._address(0)} is not on the bus", False)
         if action.how != "rescan":
             self.methods = [action.how] * self.gpus
         if self.fault.pci_gives_up:

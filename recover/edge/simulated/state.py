@@ -109,6 +109,7 @@ class State:
         self.autostart = "enabled"
         self.methods = ["default"] * gpus  # the node's choice of a reset, per GPU
         self.pci_lost = self.pci_stuck = False
+        self.pci_off = bool(fault.pci_off)
 
     def _launch(self, how: str) -> None:
         self.generation += 1

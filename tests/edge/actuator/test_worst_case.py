@@ -44,7 +44,8 @@ REST: list[Any] = [
     a.RestoreAutostart("systemd", "x.service", "enabled"), a.UnloadDriver(("nvidia",), "boot"),
     a.LoadDriver(("nvidia",), "boot"), a.AwaitBoot("boot", 8, 900.0),
     a.ResetPci(VM, "pve1", ("0000:41:00.0",), "flr", "h"),
-    a.RestoreResetMethod("pve1", ("0000:41:00.0",), "h"), a.OnHost("pve1", "h", a.AwaitGone("g", OURS, 30.0)),
+    a.RescanPci("pve1", ("0000:41:00.0",), "h"), a.RestoreResetMethod("pve1", ("0000:41:00.0",), "h"),
+    a.OnHost("pve1", "h", a.AwaitGone("g", OURS, 30.0)),
     a.OnHost("pve1", "h", a.StopService("systemd", "x.service", 90.0)),
     a.OnHost("pve1", "h", a.ResetGpu((("GPU-0", "0000:01:00.0"),))),
 ]  # fmt: skip
