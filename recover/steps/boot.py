@@ -5,22 +5,16 @@ A shutdown that hangs in the driver is no failure of this rung but the next find
 
 from __future__ import annotations
 
-from recover.model.act import Act, AwaitBoot, Pass, Plan, RebootGuest, Refuse, StopService, SuspendAutostart, SyncDisks
-from recover.model.guest import BootFacts, Guest, Inhibitor, Service
+from recover.model.act import Act, AwaitBoot, Pass, Plan, RebootGuest, Refuse, SyncDisks
+from recover.model.guest import BootFacts, Guest, Inhibitor
 from recover.model.hypervisor import GuestKind
 from recover.model.ladder import Param, Params, Step
 from recover.model.reading import Known, known_or
 from recover.model.snapshot import Channel, Snapshot
 from recover.model.verdict import Finding, Scope
+from recover.steps.autostart import PARAM, held_back
 from recover.steps.common import flag, line, number
 from recover.steps.power import gpus_expected
-from recover.steps.services import starts_by_itself
-
-AUTOSTART = Param(
-    "suspend_autostart",
-    False,
-    "stop what serves here first and keep it from starting at this boot; put back at the end",
-)
 
 
 def blocking(facts: BootFacts) -> tuple[Inhibitor, ...]:
@@ -35,21 +29,6 @@ def objection(guest: Guest) -> Refuse | None:
         return None
     why = "; ".join(f"{i.who} forbids a shutdown now: {i.why}" for i in found)
     return Refuse("inhibitor", why, "wait until it has ended (systemd-inhibit --list), or allow it with --evict")
-
-
-def held_back(snapshot: Snapshot, deadline_s: float = 120.0) -> tuple[list[Act], list[str]]:
-    """Acts and words that stop what serves here and keep it from starting at the next boot."""
-    acts: list[Act] = []
-    words: list[str] = []
-    for service in starts_by_itself(snapshot):
-        acts.append(Act(StopService(service.manager, service.name, deadline_s, uid=service.uid), must=False))
-        acts.append(Act(SuspendAutostart(service.manager, service.name, _was(service), service.uid)))
-        words.append(f"{service.name} does not start at the next boot; that is put back at the end")
-    return acts, words
-
-
-def _was(service: Service) -> str:
-    return service.restart if service.manager in ("docker", "podman") else service.enabled
 
 
 def _plan(snapshot: Snapshot, findings: tuple[Finding, ...], params: Params) -> Plan:
@@ -89,7 +68,7 @@ STEPS = (
         plan=_plan,
         params=(
             Param("boot_deadline", 900.0, "how long shutdown, boot and GPUs may take", unit="s", least=30, most=7200),
-            AUTOSTART,
+            PARAM,
             Param("evict", False, "also against a shutdown inhibitor"),
         ),
         doc="Asks the guest's own systemd for a clean reboot, never by kexec; one that hangs is a finding for the VM.",

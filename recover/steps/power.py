@@ -15,6 +15,7 @@ from recover.model.ladder import Param, Params, Step
 from recover.model.reading import Known
 from recover.model.snapshot import Channel, Snapshot
 from recover.model.verdict import Finding, Scope
+from recover.steps.autostart import PARAM, held_back
 from recover.steps.common import line, number
 from recover.steps.startable import startable
 
@@ -58,6 +59,13 @@ def _await_boot(snapshot: Snapshot, params: Params) -> Act:
 
 def _sync(snapshot: Snapshot) -> list[Act]:
     return [Act(SyncDisks(), must=False)] if isinstance(snapshot.guest, Guest) else []
+
+
+def _held_back(snapshot: Snapshot, params: Params) -> tuple[list[Act], list[str]]:
+    """A guest that is stopped from outside may be too sick to obey: what it doesn't suspend hinders nothing."""
+    if params.get("suspend_autostart") is not True or not isinstance(snapshot.guest, Guest):
+        return [], []
+    return held_back(snapshot, must=False)
 
 
 def running(snapshot: Snapshot) -> Hypervisor | Pass | Refuse:
@@ -110,12 +118,13 @@ def cycle(snapshot: Snapshot, params: Params, sought: tuple[str, ...] = ()) -> C
     timeout = start_timeout_s(config.memory_mib, len(config.hostpci), config.nics, config.hugepages)
     down = number(params, "shutdown_first")
     asked = down > 0 and _can_shut_down(snapshot, hypervisor)
-    acts = _sync(snapshot)
+    acts, kept = _held_back(snapshot, params)
+    acts += _sync(snapshot)
     if asked:
         acts.append(Act(ShutdownVm(vm, down, timeout), must=False))
     acts.append(Act(StopVm(vm, number(params, "stop_deadline"), timeout, config.memory_mib)))
     up = (Act(StartVm(vm, timeout)), _await_boot(snapshot, params))
-    words = tuple(_words(hypervisor, config, down if asked else 0.0, timeout))
+    words = (*kept, *_words(hypervisor, config, down if asked else 0.0, timeout))
     return Cycle(tuple(acts), up, words, hypervisor, config)
 
 
@@ -148,9 +157,10 @@ def _reset(snapshot: Snapshot, findings: tuple[Finding, ...], params: Params) ->
     hypervisor = running(snapshot)
     if not isinstance(hypervisor, Hypervisor):
         return hypervisor
-    acts = [*_sync(snapshot), Act(ResetVm(vm_ref(hypervisor))), _await_boot(snapshot, params)]
+    held, kept = _held_back(snapshot, params)
+    acts = [*held, *_sync(snapshot), Act(ResetVm(vm_ref(hypervisor))), _await_boot(snapshot, params)]
     words = f"VM {hypervisor.vmid} ({hypervisor.name}) on {hypervisor.node} is reset like by its reset button"
-    return line(acts, [words, "QEMU and its devices stay as they are"])
+    return line(acts, [*kept, words, "QEMU and its devices stay as they are"])
 
 
 _VM = frozenset({GuestKind.VM})
@@ -160,6 +170,7 @@ CYCLE = (
     Param("shutdown_first", 180.0, "how long the guest may take to shut down; 0: it isn't asked", "s", 0, 3600),
     Param("stop_deadline", 180.0, "how long the stop may take; PVE itself takes up to 131 s", "s", 180, 3600),
     BOOT,
+    PARAM,
     Param("apply_pending", False, "go on although the stop applies pending changes"),
 )
 
@@ -171,7 +182,7 @@ STEPS = (
         via=_API,
         kinds=_VM,
         plan=_reset,
-        params=(BOOT,),
+        params=(BOOT, PARAM),
         doc="Resets the VM through the API (QMP system_reset): same QEMU process, no reset of devices by Proxmox.",
     ),
     Step(

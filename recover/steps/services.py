@@ -30,7 +30,7 @@ _ASKED = {
     OwnerKind.PODMAN: "podman",
     OwnerKind.SUPERVISORD: "supervisord",
 }
-_STOPPED = frozenset({"inactive", "failed", "exited", "dead", "created", "STOPPED", "EXITED", "FATAL"})
+STOPPED = frozenset({"inactive", "failed", "exited", "dead", "created", "STOPPED", "EXITED", "FATAL"})
 _TRYING = frozenset({"activating", "restarting", "BACKOFF", "STARTING"})
 _BOXES = ("docker", "podman")
 
@@ -172,15 +172,25 @@ def _service(snapshot: Snapshot, key: Key) -> Service | None:
     return None
 
 
-def starts_by_itself(snapshot: Snapshot) -> tuple[Service, ...]:
-    """Running services of this target, or owners of its sick groups, that the next boot would start again."""
+def of_sick(snapshot: Snapshot) -> set[Service]:
+    """The owners of the groups that are dead or hung, as their managers know them."""
     sick = [key for g in snapshot.groups if g.health in SICK and not g.protected and (key := key_of(snapshot, g))]
-    owners = {found for key in sick if (found := _service(snapshot, key)) is not None}
+    return {found for key in sick if (found := _service(snapshot, key)) is not None}
+
+
+def unit_in(cgroup: str) -> str:
+    """The system's unit whose control group this is; empty for a user's, a scope and what is none."""
+    name = cgroup.rpartition("/")[2]
+    return name if name.endswith(".service") and "/user.slice/" not in cgroup else ""
+
+
+def starts_by_itself(snapshot: Snapshot) -> tuple[Service, ...]:
+    """Services of this target, or owners of its sick groups, that the next boot would start; also what we stopped."""
+    owners = of_sick(snapshot)
     return tuple(
         s
         for s in _services(snapshot)
         if (s.name in snapshot.target.services or s.within in snapshot.target.services or s in owners)
-        and s.state not in _STOPPED
         and _stoppable(s.manager, s.name)
         and (s.enabled == "enabled" or (s.manager in _BOXES and s.restart not in ("", "no")))
     )
@@ -188,7 +198,7 @@ def starts_by_itself(snapshot: Snapshot) -> tuple[Service, ...]:
 
 def _is_stopped(snapshot: Snapshot, key: Key) -> bool:
     found = _service(snapshot, key)
-    return found is not None and found.state in _STOPPED
+    return found is not None and found.state in STOPPED
 
 
 def _retrying(snapshot: Snapshot, ending: tuple[Group, ...]) -> tuple[Service, ...]:
@@ -201,7 +211,7 @@ def _retrying(snapshot: Snapshot, ending: tuple[Group, ...]) -> tuple[Service, .
         if (s.name in ours or s.within in ours)
         and s.manager in _ASKED.values()
         and _stoppable(s.manager, s.name)
-        and (s.state in _TRYING or (s.main_pid in members and s.state not in _STOPPED))
+        and (s.state in _TRYING or (s.main_pid in members and s.state not in STOPPED))
     )
 
 

@@ -52,7 +52,8 @@ QUICK = settings(
 SUSPENDING = replace(
     FULL,
     rungs=tuple(
-        replace(r, params=(("suspend_autostart", True),)) if r.step == "reboot-guest" else r for r in FULL.rungs
+        replace(r, params=(("suspend_autostart", True),)) if r.step in ("reboot-guest", "power-cycle-vm") else r
+        for r in FULL.rungs
     ),
 )
 REAPING = replace(
@@ -172,6 +173,21 @@ def test_autostart_is_suspended_for_the_reboot_and_back_at_the_end(cut: int | No
     kinds = [type(a) for a in machine.acts]
     assert cut is not None or {SuspendAutostart, RestoreAutostart} <= set(kinds)
     assert machine.autostart == "enabled"
+
+
+@given(st.none() | st.integers(1, 60), st.booleans())
+@QUICK
+def test_autostart_is_suspended_for_the_power_cycle_and_back_at_the_end(cut: int | None, written: bool) -> None:
+    playbook = replace(SUSPENDING, rungs=tuple(r for r in SUSPENDING.rungs if r.step != "reboot-guest"))
+    fault = replace(FAULTS["vram-held-until-power-cycle"], workers="dead")
+    played = play(fault, playbook=playbook, journal=CutJournal(cut=cut, written=written))
+    if played.closed is None:
+        played.machine.clock.sleep(20.0)
+        again = CutJournal(lines=played.journal.lines)
+        played = play(fault, playbook=playbook, machine=played.machine, journal=again)
+    what_was_stopped_is_back_or_named(played)
+    assert played.machine.vm.boot == 2 and played.machine.autostart == "enabled"
+    assert cut is not None or SuspendAutostart in {type(a) for a in played.machine.acts}
 
 
 @QUICK
