@@ -28,6 +28,7 @@ from recover.model.watch import Transition
 TELL_S = 30.0  # for all messages of one call together
 GATHER_S = 1.0  # what changes within this time becomes one message
 WIDTH = 16
+IDLE_S = 5.0  # a check of hundreds of targets asks for each of them whether something is owed
 ROUNDS = 3  # what others wrote down while we sent is told in the same call
 LATELY_S = 1800.0  # a run that began so long before a state is part of its story
 HOOK = ""  # the state-change hook's place in the notebook
@@ -53,7 +54,9 @@ class FileHerald:
     now: Callable[[], float] = time.time
     gather_s: float = GATHER_S
     tell_s: float = TELL_S
+    idle_s: float = IDLE_S
     _file: NotebookFile = field(init=False)
+    _idle_until: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         self._file = NotebookFile(self.state.root / "notify")
@@ -61,6 +64,8 @@ class FileHerald:
     def tell(self, *changes: Transition) -> tuple[str, ...]:
         """As the port says: these changes, and whatever is still owed or due again."""
         if not self.notify and self.hook is None:
+            return ()
+        if not changes and time.monotonic() < self._idle_until:
             return ()
         if changes:
             self._file.change(lambda book: stands(book, changes))
@@ -88,7 +93,10 @@ class FileHerald:
             until, failed = time.monotonic() + self._longest(), set[str]()
             said += self._forget_old()
             for _ in range(ROUNDS):
-                if time.monotonic() >= until or not self._round(until, failed, said):
+                if time.monotonic() >= until:
+                    break
+                if not self._round(until, failed, said):
+                    self._idle_until = time.monotonic() + self.idle_s
                     break
         return (*said, *self._file.trouble())
 

@@ -55,7 +55,7 @@ def herald(tmp_path: Path) -> Callable[..., FileHerald]:
     def made(*destinations: Destination, hook: Hook | None = None, now: float = AT, **more: Any) -> FileHerald:
         known = {d.name: d for d in destinations}
         return FileHerald(known, hook, StateFolder(tmp_path / "state"), lambda n: Target(n, ""), lambda: now,
-                          gather_s=0.0, **more)  # fmt: skip
+                          gather_s=0.0, idle_s=0.0, **more)  # fmt: skip
 
     return made
 
