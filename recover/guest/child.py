@@ -21,6 +21,7 @@ NAME = b"gpu-recover-ask"  # comm of our children: how a later look knows an aba
 ABANDONED: "list[dict[str, Any]]" = []  # children that could not be killed: they are clients of what they hang on
 STARTED: "list[int]" = []
 _GATHER_S = 0.003  # what a child says in quick succession is taken at once: waking up for each line costs more
+_F_SETPIPE_SZ = 1031
 _FAR = []  # type: list[str]
 _FAR_TYPES = ("nfs", "cifs", "smb", "lustre", "ceph", "fuse", "gpfs", "beegfs", "glusterfs", "afs", "autofs", "wekafs")
 
@@ -43,6 +44,15 @@ class Child:
             _become(write_end, job)
         os.close(write_end)
         STARTED.append(self.pid)
+
+    def widen(self) -> None:
+        """Room for what it says while nobody listens yet; where that is refused, it waits."""
+        try:
+            import fcntl
+
+            fcntl.fcntl(self.fd, _F_SETPIPE_SZ, 1 << 20)
+        except (ImportError, OSError):
+            pass
 
     def pump(self) -> None:
         """Take what has arrived. Call when select says that there is something."""

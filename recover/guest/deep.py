@@ -11,7 +11,7 @@ import time
 from recover.guest.child import Child, collect
 from recover.guest.procs import live_threads, stat, threads
 from recover.guest.redact import redact
-from recover.guest.wire import Limit, emit, gap, read_or, small
+from recover.guest.wire import Limit, at, emit, gap, listdir, read_or, small
 
 try:
     import mmap
@@ -256,6 +256,7 @@ class Share:
         self.pids, self._rows, self._nodes = pids, rows, nodes
         self._now = mmap.mmap(-1, 4) if mmap else bytearray(4)
         self.child = Child("read /proc/PID of %d processes" % len(pids), self._job)
+        self.child.widen()
 
     def take(self, found: "dict[int, dict[str, Any]]") -> "list[int]":
         """What it told, into `found`; gives what it did not tell, the one that stopped it first."""
@@ -263,8 +264,8 @@ class Share:
             if isinstance(batch, list):
                 found.update((row["pid"], row) for row in batch)
         left = [pid for pid in self.pids if pid not in found]
-        at = int.from_bytes(self._now[:4], "little")
-        return [pid for pid in left if pid == at] + [pid for pid in left if pid != at]
+        last = int.from_bytes(self._now[:4], "little")
+        return [pid for pid in left if pid == last] + [pid for pid in left if pid != last]
 
     def _job(self, say: "Say") -> None:
         sockets, batch, told = Sockets(), [], time.monotonic()
@@ -289,15 +290,47 @@ class Share:
             return {"pid": pid, "why": "garbled", "detail": "%s: %s" % (type(error).__name__, error)}
 
 
-def scan(rows: "dict[int, dict[str, Any]]", nodes: Nodes, limit: Limit) -> "dict[int, dict[str, Any]]":
+class Early:
+    """Begins to read while the table of processes is not whole yet, where it is long and a processor is free."""
+
+    def __init__(self) -> None:
+        self.shares = []  # type: list[Share]
+        self._nodes = None  # type: Optional[Nodes]
+
+    def begin(self, rows: "dict[int, dict[str, Any]]") -> None:
+        if len(self.shares) == _READERS or len(os.sched_getaffinity(0)) < 2:
+            return
+        self._nodes = self._nodes or Nodes([{"drm": drm_of_gpus()}])
+        pids = [pid for pid, row in rows.items() if not row["kernel"] and not _stuck(row)]
+        self.shares.append(Share(pids, rows, self._nodes))
+
+
+def drm_of_gpus() -> "list[str]":
+    """Names below /dev/dri of NVIDIA's GPUs; no register of a device is read for it."""
+    found = []  # type: list[str]
+    for name in listdir(at("/sys/bus/pci/devices")):
+        folder = at("/sys/bus/pci/devices/%s/" % name)
+        if read_or(folder + "vendor").strip() == "0x10de":
+            found += listdir(folder + "drm")
+    return found
+
+
+def _stuck(row: "dict[str, Any]") -> bool:
+    return row["state"] == "D" or "D" in row.get("thread_states", "")
+
+
+def scan(
+    rows: "dict[int, dict[str, Any]]", nodes: Nodes, limit: Limit, begun: "Optional[list[Share]]" = None
+) -> "dict[int, dict[str, Any]]":
     """All processes in depth. Tells each; what did not come back is a gap that names the process."""
-    user = [pid for pid, row in sorted(rows.items()) if not row["kernel"] and not row.get("ours")]
-    stuck = [pid for pid in user if rows[pid]["state"] == "D" or "D" in rows[pid].get("thread_states", "")]
+    shares = list(begun or ())
+    taken = {pid for share in shares for pid in share.pids}
+    user = [pid for pid, row in sorted(rows.items()) if not row["kernel"] and not row.get("ours") and pid not in taken]
     found = {}  # type: dict[int, dict[str, Any]]
-    _alone(stuck, rows, nodes, limit.within(limit.left / 2.0), found)
+    _alone([pid for pid in user if _stuck(rows[pid])], rows, nodes, limit.within(limit.left / 2.0), found)
     rest = [pid for pid in user if pid not in found]
-    while rest and limit.left > 0:
-        shares = [Share(pids, rows, nodes) for pids in _shares(rest)]
+    while (rest or shares) and limit.left > 0:
+        shares += [Share(pids, rows, nodes) for pids in _shares(rest)]
         late = collect([share.child for share in shares], limit, _QUIET)
         rest = []
         for share in shares:
@@ -306,14 +339,18 @@ def scan(rows: "dict[int, dict[str, Any]]", nodes: Nodes, limit: Limit) -> "dict
                 why = "timeout" if share.child in late else "garbled"
                 found[left[0]] = {"pid": left[0], "why": why, "detail": "its files in /proc did not come back"}
                 rest += left[1:]
+        shares = []
     for pid in rest:
         found[pid] = {"pid": pid, "why": "timeout", "detail": "no time was left for it"}
+    found = {pid: row for pid, row in found.items() if not rows.get(pid, {}).get("ours")}
     _tell(found)
     return found
 
 
 def _shares(pids: "list[int]") -> "list[list[int]]":
     """One child, or a few where there are many processes and processors."""
+    if not pids:
+        return []
     count = max(1, min(len(os.sched_getaffinity(0)), _READERS, len(pids) // _A_SHARE))
     return [pids[at::count] for at in range(count)]
 

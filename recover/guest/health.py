@@ -4,7 +4,6 @@ Repeated probing of a suspect server piles requests up in it. `/metrics` is answ
 """
 
 import re
-import socket
 import time
 
 from recover.guest.child import Child, collect
@@ -81,6 +80,8 @@ def finish(asked: "list[tuple[str, Child, Child]]", limit: Limit) -> None:
 
 def _job(url: str, timeout: float) -> "Callable[[Say], None]":
     def job(say: "Say") -> None:
+        import socket
+
         began = time.monotonic()
         answer = {"outcome": "error", "status": None, "detail": ""}  # type: dict[str, Any]
         try:
@@ -132,6 +133,8 @@ def get(url: str, timeout: float) -> "tuple[int, bytes]":
     match = _URL.match(url)
     if match is None:
         raise ValueError("not a URL that can be asked: %r" % url[:100])
+    import socket  # here, because most looks ask nobody
+
     scheme, host, port, path = match.groups()
     limit = Limit(timeout)
     stream = socket.create_connection((host.strip("[]"), int(port or (443 if scheme == "https" else 80))), timeout)

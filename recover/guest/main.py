@@ -66,13 +66,14 @@ def look(request: "dict[str, Any]") -> None:
     lines = guarded("kernel-log", system.kernel_log) or []
     guarded("ram", system.ram)
     guarded("marker", _marker)
-    rows = guarded("processes", procs.table) or {}
+    early = deep.Early()
+    rows = guarded("processes", procs.table, early.begin) or {}
     guarded("driver-files", system.driver_files)
     guarded("driver-modules", reload.look)
     pci = guarded("pci", system.pci_gpus) or []
     guarded("leftovers", system.leftovers)
     guarded("fuse", leftovers.stuck_fuse)
-    found = guarded("process-files", deep.scan, rows, deep.Nodes(pci), limit.within(_DEEP_S)) or {}
+    found = guarded("process-files", deep.scan, rows, deep.Nodes(pci), limit.within(_DEEP_S), early.shares) or {}
     cgroups = {rows[pid]["cgroup"] for pid in deep.holders(found) if pid in rows}
     guarded("services", services.look, request.get("services") or (), sorted(cgroups), rows, limit)
     guarded("boot", restart.look, limit)

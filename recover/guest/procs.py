@@ -7,11 +7,11 @@ from recover.guest.wire import emit, read_or, small
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Optional
+    from typing import Any, Callable, Optional
 
 _KTHREAD = 0x00200000  # PF_KTHREAD
 _KILL = 1 << 8  # SIGKILL in SigPnd and ShdPnd
-_BATCH = 200
+_BATCH, _PART = 200, 1000
 
 
 def pids() -> "list[int]":
@@ -194,13 +194,16 @@ def _told(row: "dict[str, Any]") -> "dict[str, Any]":
     return told
 
 
-def table() -> "dict[int, dict[str, Any]]":
-    """All processes, told in batches."""
-    rows = {}
+def table(ready: "Optional[Callable[[dict[int, dict[str, Any]]], None]]" = None) -> "dict[int, dict[str, Any]]":
+    """All processes, told in batches. `ready` gets the rows of each large part as soon as they are read."""
+    rows, part = {}, {}  # type: dict[int, dict[str, Any]], dict[int, dict[str, Any]]
     for pid in pids():
         row = describe(pid)
         if row is not None:
-            rows[pid] = row
+            rows[pid] = part[pid] = row
+        if len(part) == _PART and ready is not None:
+            ready(part)
+            part = {}
     mine = ours(rows)
     told = []
     for pid, row in sorted(rows.items()):

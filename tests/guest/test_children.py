@@ -54,6 +54,27 @@ def test_processes_in_d_state_are_read_all_at_once(monkeypatch, capfd):
     lines(capfd)
 
 
+def test_what_was_begun_early_is_told_once_and_a_process_that_blocks_is_named(monkeypatch, capfd):
+    monkeypatch.setattr(deep, "inspect", stuck_on(3))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    rows, early = {n: row() for n in range(1, 9)}, deep.Early()
+    early.begin({n: rows[n] for n in range(1, 5)})
+    rows[2]["ours"] = True  # that is known only when the table is whole
+    found = deep.scan(rows, deep.Nodes([]), Limit(60.0), early.shares)
+    assert sorted(found) == [1, 3, 4, 5, 6, 7, 8]
+    assert [pid for pid, seen in found.items() if seen.get("why") == "timeout"] == [3]
+    told = [item["pid"] for line in lines(capfd) if line["k"] == "deep" for item in line["list"]]
+    assert sorted(told) == sorted(found)
+
+
+def test_a_table_that_broke_off_leaves_no_child(capfd):
+    early = deep.Early()
+    early.begin({os.getpid(): {"state": "S", "kernel": False, "start": 1}})
+    assert deep.scan({}, deep.Nodes([]), Limit(60.0), early.shares)[os.getpid()]
+    assert all(share.child.done for share in early.shares)
+    lines(capfd)
+
+
 def test_a_child_that_hangs_keeps_what_it_said():
     def job(say):
         say({"a": 1})
