@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from recover.model.act import Action, Blast, Outcome
 from recover.model.notice import Notice
 from recover.model.record import Entry, Try
 from recover.model.snapshot import Snapshot
 from recover.model.verdict import Diagnosis
-from recover.model.watch import Standing, Transition
+from recover.model.watch import Controller, Ledger, Standing, Transition
+
+T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -125,3 +127,28 @@ class Standings(Protocol):
 
     def read(self, target: str) -> Standing | str:
         """As it is now, a new one where there is none, or why it can't be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The ledger can't be read or written, and why: then nothing is done unattended."""
+
+    why: str
+
+
+class LedgerBook(Protocol):
+    """The one ledger of all processes of a state folder. Never raises for what the world does."""
+
+    def change(self, do: Callable[[Ledger], tuple[Ledger, T]]) -> T | Lost:
+        """One change by one process at a time, on disk when this returns."""
+
+    def read(self) -> Ledger | Lost: ...
+
+
+class Controllers(Protocol):
+    """Which processes work for us."""
+
+    def me(self) -> Controller: ...
+
+    def lives(self, controller: Controller) -> bool | None:
+        """None: it can't be told, as of another machine."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from recover.core.past import Past
 from recover.core.report.check.verdict import Checked
-from recover.core.watch import Policy, judged, step
+from recover.core.watch import Policy, judged, known_before, remembered, step
 from recover.model.notice import Notice
 from recover.model.watch import Standing, Transition
 from recover.ports import Clock, Herald, Kept, Standings
@@ -56,13 +57,22 @@ class Watcher:
         """How they would stand after this check; nothing is written and nobody is told."""
         return tuple(self._would(one) for one in seen)
 
+    def before(self, target: str) -> Past | None:
+        """What the next look at `target` may know of the checks before it, of whatever process."""
+        found = self.standings.read(target)
+        return known_before(found, self.clock.now()) if isinstance(found, Standing) else None
+
     def _remember(self, one: Checked) -> Kept:
-        look = judged(one, self.clock.now())
-        return self.standings.step(one.target, lambda before: step(before, look, self.policy), look.at)
+        now = self.clock.now()
+        return self.standings.step(one.target, lambda before: self._step(before, one, now), now)
 
     def _would(self, one: Checked) -> Watched:
         before = self.standings.read(one.target)
         trouble = () if isinstance(before, Standing) else (before,)
         standing = before if isinstance(before, Standing) else Standing(one.target)
-        after, change = step(standing, judged(one, self.clock.now()), self.policy)
+        after, change = self._step(standing, one, self.clock.now())
         return Watched(after, change, trouble)
+
+    def _step(self, before: Standing, one: Checked, now: float) -> tuple[Standing, Transition | None]:
+        after, change = step(before, judged(one, now), self.policy)
+        return remembered(after, one, known_before(before, now)), change

@@ -29,6 +29,7 @@ from recover.edge.store.journal import FileJournal, JournalDamaged
 from recover.edge.store.lock import Holder, TargetLock
 from recover.edge.store.memory import MemoryJournal
 from recover.edge.store.standings import FileStandings
+from recover.edge.takeover import TAKE_OVER_S, taken_over
 from recover.engine import Run, World
 from recover.model.ladder import Limits, Playbook
 from recover.model.notice import HookEvent
@@ -83,6 +84,8 @@ class Flags:
     json: bool = False
     look_s: float | None = None  # the most that one look may take
     steady: bool = False  # several looks will be made: the agent stays on the far side between them
+    take_over: bool = False  # an unattended run on the target is asked to yield, and waited for
+    unattended: bool = False  # nobody said any of this
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,17 +326,26 @@ class _Recovery:
             raise UsageProblem((str(error),), "move that run's folder away after reading it") from None
         run = case.run if case is not None else run_id(name, now)
         lock = TargetLock(self.state.target(name))
-        me = Holder(run, who(), socket.gethostname(), os.getpid(), now)
-        other = lock.take(me)
+        by = f"watch ({who()})" if self.flags.unattended else who()
+        me = Holder(run, by, socket.gethostname(), os.getpid(), now, self.flags.unattended)
+        other = self._take(lock, me)
         if other is not None:
             raise Held(other, self._rung_of(other), name)
         try:
             # Only with the lock is it sure that the run to go on with is not going on.
+            now = self.wired.clock.now()
             case = to_resume(self.state, name, now)
-            run = case.run if case is not None else run
+            run = case.run if case is not None else run_id(name, now)
+            lock.note(replace(me, run=run))
             return self._with_journal(run, case, me)
         finally:
             lock.release()
+
+    def _take(self, lock: TargetLock, me: Holder) -> Holder | None:
+        if not self.flags.take_over:
+            return lock.take(me)
+        told = getattr(self.view, "waiting", lambda text: None)
+        return taken_over(lock, me, lambda h: self.state.run(self.wired.target.name, h.run), told, TAKE_OVER_S)
 
     def _rung_of(self, holder: Holder) -> str:
         from recover.edge.store.journal import read_entries
@@ -407,6 +419,7 @@ def _opening(wired: Wired, flags: Flags, run: str, me: Holder, today: int, *, re
         only=flags.only,
         restart_services=not flags.no_restart,
         version=__version__,
+        unattended=flags.unattended,
     )
 
 

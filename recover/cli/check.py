@@ -1,6 +1,7 @@
-"""`gpu-recover check`: looks at one or many targets and ends with a monitoring plugin's code; it can change nothing.
+"""`gpu-recover check`: looks at one or many targets and ends with a monitoring plugin's code, of what was seen last.
 
-It is given eyes only: no actuator is made, no lock is taken and no file is written.
+It is given eyes only: no actuator is made, no lock is taken and no file is written. Only --watch writes, how targets
+stand, and only --recover acts: both in `attended`, which is not even loaded without them.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ import click
 from recover.cli.common import app, chosen, emit, note, places, playbook_of
 
 if TYPE_CHECKING:
+    from recover.cli.attended import Attention
+    from recover.core.past import Past
     from recover.core.report.check.verdict import Checked
     from recover.edge.fleet import Failed, Late
     from recover.model.snapshot import Target
@@ -75,6 +78,9 @@ class Plan:
     show_default=True,
     help="Seconds between looks.",
 )
+@click.option("--watch", is_flag=True, help="Remember how each target stands, and tell what changes.")
+@click.option("--recover", "acts", is_flag=True, help="Also act, as far as the playbook watch and the limits allow.")
+@click.option("--dry-run", is_flag=True, help="With --recover: only say what would be done, and why nothing would.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @places
 def check(
@@ -85,30 +91,51 @@ def check(
     deadline: float | None,
     looks: int | None,
     every: float,
+    watch: bool,
+    acts: bool,
+    dry_run: bool,
     quiet: bool,
 ) -> int:
-    """Look at each TARGET, in parallel, and say how it is. Changes nothing.
+    """Look at each TARGET, in parallel, and say how it is. Changes nothing but with --recover.
 
     Exit code: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN, also where the configuration is wrong.
     """
-    from recover.cli.views import working
-    from recover.edge.fleet import descriptors
-
     began = time.monotonic()
     try:
         opened = app()
         found = chosen("check", opened, targets, every_target)
+        attends = _attention(opened, watch, acts, dry_run, quiet)
         plan = Plan(looks, every, deadline if deadline is not None else DEADLINE_S + ((looks or 2) - 1) * every)
-        room = descriptors(len(found), jobs)
-        looking = [_looker(opened, target, plan) for target in found]
+        looking = [_looker(opened, target, plan, attends) for target in found]
     except Exception as error:
         return _refused(error, form)
-    if room.says and not quiet:
-        note(f"gpu-recover check: {room.says}")
-    with working(f"looking at {len(found)} targets" if len(found) > 1 else f"looking at {found[0].name}", quiet=quiet):
-        seen = _look_at_all(found, looking, room.jobs, plan)
+    seen = _look_at_all(found, looking, jobs, plan, quiet)
+    if attends is not None:
+        try:
+            seen = attends(found, seen, lambda some: _again(opened, some, plan, jobs, quiet, attends))
+        except Exception as error:
+            return _refused(error, form)
     opened.close()
-    return _say(seen, form, time.monotonic() - began)
+    return _say(seen, form, time.monotonic() - began, attends)
+
+
+def _attention(opened: App, watch: bool, acts: bool, dry_run: bool, quiet: bool) -> Attention | None:
+    from recover.wiring import UsageProblem
+
+    if dry_run and not acts:
+        raise UsageProblem(("check: --dry-run goes with --recover: without it nothing is done anyway",))
+    if not (watch or acts):
+        return None
+    from recover.cli.attended import Wish, attention
+
+    return attention(opened, Wish(watch, acts, dry_run), quiet=quiet)
+
+
+def _again(
+    opened: App, targets: list[Target], plan: Plan, jobs: int, quiet: bool, attends: Attention | None
+) -> list[Checked]:
+    """What was acted on is looked at once more: the exit code is how it is now."""
+    return _look_at_all(targets, [_looker(opened, target, plan, attends) for target in targets], jobs, plan, quiet)
 
 
 def _refused(error: Exception, form: str) -> int:
@@ -124,7 +151,7 @@ def _refused(error: Exception, form: str) -> int:
     return UNKNOWN
 
 
-def _looker(opened: App, target: Target, plan: Plan) -> Callable[[float], Checked]:
+def _looker(opened: App, target: Target, plan: Plan, attends: Attention | None) -> Callable[[float], Checked]:
     """Wired now, so that a damaged baseline or playbook is told before anything is looked at."""
     from recover.looking import Manner, examine
 
@@ -132,12 +159,13 @@ def _looker(opened: App, target: Target, plan: Plan) -> Callable[[float], Checke
     # A tenth is left, so that a look which had to be given up still tells what it saw.
     wanted = 0.9 * max(plan.deadline_s - pauses, plan.deadline_s / 2)
     eyes = opened.eyes(target, playbook_of(opened, target, None), wanted)
+    before: Past | None = attends.before(target.name) if attends is not None else None
 
     def job(left: float) -> Checked:
         ends, manner = time.monotonic() + left, Manner(plan.looks, plan.every_s)
         try:
             return examine(
-                target.name, eyes.observer, eyes.limits, eyes.clock, manner, lambda: ends - time.monotonic()
+                target.name, eyes.observer, eyes.limits, eyes.clock, manner, lambda: ends - time.monotonic(), before
             ).checked
         finally:
             eyes.close()
@@ -146,13 +174,19 @@ def _looker(opened: App, target: Target, plan: Plan) -> Callable[[float], Checke
 
 
 def _look_at_all(
-    targets: tuple[Target, ...], looking: list[Callable[[float], Checked]], jobs: int, plan: Plan
+    targets: Sequence[Target], looking: list[Callable[[float], Checked]], jobs: int, plan: Plan, quiet: bool
 ) -> list[Checked]:
+    from recover.cli.views import working
     from recover.core.report.check.verdict import Checked, unjudged
-    from recover.edge.fleet import at_once
+    from recover.edge.fleet import at_once, descriptors
 
+    room = descriptors(len(targets), jobs)
+    if room.says and not quiet:
+        note(f"gpu-recover check: {room.says}")
     patience = min(20.0, plan.deadline_s / 4)
-    answers = at_once(looking, jobs, plan.deadline_s, patience)
+    what = f"{len(targets)} targets" if len(targets) > 1 else targets[0].name
+    with working(f"looking at {what}", quiet=quiet):
+        answers = at_once(looking, room.jobs, plan.deadline_s, patience)
     return [
         answer if isinstance(answer, Checked) else unjudged(target.name, _excuse(answer, plan), answer.seconds)
         for target, answer in zip(targets, answers, strict=True)
@@ -171,14 +205,17 @@ def _excuse(answer: Late | Failed, plan: Plan) -> str:
     return f"the look did not end within the total deadline of {plan.deadline_s:g} s"
 
 
-def _say(seen: list[Checked], form: str, seconds: float) -> int:
+def _say(seen: list[Checked], form: str, seconds: float, attends: Attention | None) -> int:
     from recover.core.report.check.verdict import worst
 
+    if attends is not None and form in ("nagios", "prometheus"):
+        for line in attends.lines():
+            note(f"gpu-recover check: {line}")
     if form == "json":
         from recover.cli.common import emit_json
         from recover.core.report.check.data import data
 
-        emit_json(data(seen, seconds))
+        emit_json(data(seen, seconds, attends.more if attends is not None else None))
     elif form == "nagios":
         from recover.core.report.check.nagios import nagios
 
@@ -190,7 +227,7 @@ def _say(seen: list[Checked], form: str, seconds: float) -> int:
     else:
         from recover.core.report.check.table import table
 
-        emit(table(seen, _paint))
+        emit("\n".join([table(seen, _paint), *(attends.lines() if attends is not None else [])]))
     return int(worst(one.status for one in seen))
 
 

@@ -131,6 +131,9 @@ class LiveView:
     def told(self, who: str) -> None:
         self._stopping = who
 
+    def waiting(self, what: str) -> None:
+        self._do(what, self._now())
+
     def _render_anyway(self) -> RenderableType:
         """Called from the redrawing thread, where nobody would catch what goes wrong."""
         try:

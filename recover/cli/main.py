@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "history": ("history", "Past runs, one by one or added up."),
     "report": ("report", "One run as a page, or as Markdown for a ticket."),
     "playbooks": ("playbooks", "The playbooks: list, show, check."),
+    "breaker": ("breaker", "Whether anything is still done unattended: show, close."),
 }
 _VALUED = ("--config", "--state-dir")
 _FLAGS = ("--help", "-h", "--version")

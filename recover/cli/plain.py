@@ -83,6 +83,10 @@ class PlainView:
         """A signal came while something is being done: say at once that it was heard."""
         self._write(f"{who} heard: what is going on is finished and put back first, then it ends\n")
 
+    def waiting(self, what: str) -> None:
+        self._write(f"{what}\n")
+        self._last = (what, time.monotonic())
+
     def _keep_beating(self) -> None:
         while not self._closed.wait(SILENCE_S):
             text, since = self._last
@@ -111,6 +115,9 @@ class SilentView:
         pass
 
     def told(self, who: str) -> None:
+        pass
+
+    def waiting(self, what: str) -> None:
         pass
 
 

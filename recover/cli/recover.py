@@ -47,6 +47,7 @@ def _scope(ctx: click.Context, param: click.Parameter, value: str | None) -> Sco
 @click.option("--trust-vmid", is_flag=True, help="Go on where the guest behind the vmid cannot be proved.")
 @click.option("--apply-pending", is_flag=True, help="A restart may apply pending changes of the VM.")
 @click.option("--no-restart", is_flag=True, help="Leave services that we stopped stopped.")
+@click.option("--take-over", is_flag=True, help="Have an unattended run on the target stop in good order, then begin.")
 @click.option("--deadline", metavar="45m", callback=_seconds, help="End after this time (default: from the target).")
 @click.option("--dry-run", is_flag=True, help="Stop where the first act would begin, and show it.")
 @click.option("--json", "as_json", is_flag=True, help="The result as JSON, one line per target.")
@@ -101,6 +102,7 @@ def _flags(said: dict[str, Any], as_json: bool) -> Flags:
         no_restart=said["no_restart"],
         deadline_s=said["deadline"],
         dry_run=said["dry_run"],
+        take_over=said["take_over"],
         max_scope=said["max_scope"],
         start_at=said["start_at"] or "",
         only=said["only"] or "",
@@ -167,7 +169,11 @@ def _held_text(busy: Any) -> str:
     return (
         f"{clean(busy.target)}: HELD by another run, nothing was done: run {clean(busy.holder.run)}, by "
         f"{clean(busy.holder.who)} on {clean(busy.holder.host)}, at {clean(busy.rung)}, since {since}\n"
-        f"Next: gpu-recover follow {clean(busy.target)}"
+        + (
+            f"It is unattended and yields to you.\nNext: gpu-recover {clean(busy.target)} --take-over"
+            if busy.holder.unattended
+            else f"Next: gpu-recover follow {clean(busy.target)}"
+        )
     )
 
 

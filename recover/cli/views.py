@@ -45,6 +45,10 @@ class SteadyView:
     def told(self, who: str) -> None:
         self._try(lambda: self._inner.told(who))
 
+    def waiting(self, what: str) -> None:
+        """Before the run's first entry: what it waits for."""
+        self._try(lambda: self._inner.waiting(what))
+
     def _try(self, show: Callable[[], object]) -> None:
         if self._silent:
             return

@@ -14,6 +14,7 @@ from recover.model.record import EndKind
 from recover.model.watch import Breaker, Controller, Ledger, Permit, Status
 
 DAY_S = 86400.0
+KEPT_S = 7 * DAY_S  # the longest window that a configuration can name
 FAR_S = DAY_S  # a permit of another machine, whose processes can't be looked at, is believed for so long
 CUT = "cut"  # how a run ended whose process is gone and that left no end
 BUG = "bug"
@@ -130,6 +131,10 @@ def refusal(ledger: Ledger, target: str, now: float, limits: FleetLimits, size: 
         return f"the breaker is open: {breaker.target}: {breaker.why} (gpu-recover breaker close)"
     if any(p.target == target and not p.ended for p in ledger.permits):
         return "another unattended run works on it"
+    last = next((p for p in reversed(ledger.permits) if p.target == target), None)
+    if last is not None and now - last.ended < limits.window_s:
+        ago = f"{(now - last.ended) / 60:.0f} min ago"
+        return f"its last unattended run ended {ago} ({last.end}), and there is one within {limits.window_s / 60:g} min"
     today = sum(p.target == target and p.tried and now - p.began < DAY_S for p in ledger.permits)
     if today >= runs_per_day:
         return f"{today} unattended runs within a day, and runs_per_day is {runs_per_day}"
@@ -154,8 +159,8 @@ def granted(ledger: Ledger, target: str, holder: Controller, now: float) -> tupl
 
 def released(ledger: Ledger, permit: Permit, now: float, end: str, *, tried: bool, why: str = "") -> Ledger:
     """The run of `permit` ended so. An end that explains nothing opens the breaker, in the same stroke."""
-    done = replace(permit, ended=now, end=end, tried=tried)
-    permits = tuple(done if _same(p, permit) else p for p in ledger.permits)
+    done = replace(permit, began=min(permit.began, now), ended=now, end=end, tried=tried)
+    permits = tuple(done if same(p, permit) else p for p in ledger.permits)
     ledger = replace(ledger, permits=permits)
     if explained(end, tried) or open_breaker(ledger) is not None:
         return ledger
@@ -182,8 +187,9 @@ def closed(ledger: Ledger, now: float, who: str, why: str) -> Ledger:
     return replace(ledger, breakers=(*ledger.breakers[:-1], shut))
 
 
-def _same(one: Permit, other: Permit) -> bool:
-    return (one.target, one.holder, one.began) == (other.target, other.holder, other.began)
+def same(one: Permit, open_one: Permit) -> bool:
+    """Whether `one` is this permit, and open. Not by its time: a clock that was set back changes that on disk."""
+    return not one.ended and (one.target, one.holder) == (open_one.target, open_one.holder)
 
 
 def _not_later(permit: Permit, now: float) -> Permit:

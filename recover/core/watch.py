@@ -11,10 +11,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from recover.core.clean import clean
+from recover.core.past import Anchor, Past, advance
 from recover.core.report.check.verdict import Checked
 from recover.model.watch import Judged, Standing, Status, Transition
 
 LATE_S = 600.0  # a look that another process took longer for; what is older comes from a clock that was set
+GAP_S = 600.0  # between two looks that are further apart anything may have come and gone
 _SAYS = 300  # characters of a sentence that are kept of each look
 
 
@@ -64,6 +66,21 @@ def step(standing: Standing, look: Judged, policy: Policy) -> tuple[Standing, Tr
         return after, None
     told = state or Judged(look.at, Status.UNKNOWN, (), "it was never the same for long enough to be called anything")
     return after, Transition(look.at, standing.target, standing.state, told, standing.since, flapping)
+
+
+def known_before(standing: Standing, now: float) -> Past | None:
+    """What a check may know of the one before it: since when symptoms make no progress. None: that is too long ago."""
+    if not standing.recent or not 0 <= now - standing.recent[-1].at <= GAP_S:
+        return None
+    return Past(anchors={key: Anchor(level, min(since, now)) for key, level, since in standing.symptoms})
+
+
+def remembered(standing: Standing, one: Checked, before: Past | None) -> Standing:
+    """The standing with the symptoms of this look; one that saw nothing leaves them as they are."""
+    if one.diagnosis is None or one.snapshot is None:
+        return standing
+    anchors = advance(before.anchors if before is not None else {}, one.diagnosis.symptoms, one.snapshot.at)
+    return replace(standing, symptoms=tuple(sorted((key, a.level, a.since) for key, a in anchors.items())))
 
 
 def soft(standing: Standing) -> Judged | None:

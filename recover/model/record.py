@@ -120,6 +120,7 @@ class Opened:
     only: str = ""
     restart_services: bool = True
     version: str = ""
+    unattended: bool = False  # nobody asked for it: check --recover did
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ class Standing:
     """One target between two checks. `state` is the hard one, since `since`; None: not judged often enough yet.
 
     `recent` are the newest looks, the oldest first; `changed` the times of the newest changes, for flapping.
+    `symptoms`: (key, level, since) of what may still go away by itself, so that it ripens also between two checks.
     """
 
     target: str
@@ -42,6 +43,7 @@ class Standing:
     recent: tuple[Judged, ...] = ()
     changed: tuple[float, ...] = ()
     flapping: bool = False
+    symptoms: tuple[tuple[str, int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import socket
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 
@@ -19,6 +19,7 @@ class Holder:
     host: str
     pid: int
     since: float
+    unattended: bool = False  # nobody is there: it yields to a person
 
 
 class TargetLock:
@@ -35,16 +36,18 @@ class TargetLock:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            other = _read(fd)
+            other = _read(os.pread(fd, 4096, 0)) or Holder("?", "?", "?", 0, 0.0)
             os.close(fd)
             return other
-        note = json.dumps(
-            {"run": holder.run, "who": holder.who, "host": holder.host, "pid": holder.pid, "since": holder.since}
-        ).encode()
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, note, 0)
         self._fd = fd
+        self.note(holder)
         return None
+
+    def note(self, holder: Holder) -> None:
+        """Say who holds it, while it is ours: all that others can know of us."""
+        note = json.dumps(asdict(holder)).encode()
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, note, 0)
 
     def release(self) -> None:
         if self._fd >= 0:
@@ -55,21 +58,38 @@ class TargetLock:
 
 def is_held(folder: Path) -> bool:
     """Whether somebody works on the target, as far as a note tells; the lock is not touched, so nobody is kept out."""
+    return noted(folder) is not None
+
+
+def noted(folder: Path) -> Holder | None:
+    """Who has noted to hold the lock in `folder`, and lives as far as can be told. The lock itself is not touched:
+    trying it would look like a holder to whoever wants it at that moment.
+    """
     try:
-        note = json.loads((folder / "lock").read_bytes() or b"null")
-        if not isinstance(note, dict) or note.get("host") != socket.gethostname():
-            return isinstance(note, dict)
-        os.kill(int(note["pid"]), 0)
+        holder = _read((folder / "lock").read_bytes())
+    except OSError:
+        return None
+    if holder is None or holder.host != socket.gethostname():
+        return holder
+    try:
+        os.kill(holder.pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return None
     except PermissionError:
-        return True
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):
-        return False
-    return True
+        pass
+    return holder
 
 
-def _read(fd: int) -> Holder:
+def _read(data: bytes) -> Holder | None:
     try:
-        note = json.loads(os.pread(fd, 4096, 0) or b"{}")
-        return Holder(str(note["run"]), str(note["who"]), str(note["host"]), int(note["pid"]), float(note["since"]))
-    except (ValueError, KeyError, TypeError):
-        return Holder("?", "?", "?", 0, 0.0)
+        note = json.loads(data or b"{}")
+        return Holder(
+            str(note["run"]),
+            str(note["who"]),
+            str(note["host"]),
+            int(note["pid"]),
+            float(note["since"]),
+            note.get("unattended") is True,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None

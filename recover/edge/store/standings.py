@@ -182,6 +182,8 @@ def _whole(standing: object, untold: object) -> bool:
         and isinstance(standing.changed, tuple)
         and all(isinstance(at, (int, float)) for at in standing.changed)
         and isinstance(standing.flapping, bool)
+        and isinstance(standing.symptoms, tuple)
+        and all(isinstance(s, tuple) and list(map(type, s)) == [str, int, float] for s in standing.symptoms)
         and isinstance(untold, tuple)
         and all(isinstance(c, Transition) and isinstance(c.at, (int, float)) and judged(c.after) for c in untold)
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from recover.core.clean import clean
@@ -17,14 +17,15 @@ SCHEMA = 1
 Json = dict[str, Any]
 
 
-def data(found: Sequence[Checked], seconds: float) -> Json:
+def data(found: Sequence[Checked], seconds: float, more: Callable[[str], Json] | None = None) -> Json:
+    """`more`: further keys of a target, by its name."""
     status = worst(one.status for one in found)
     return {
         "schema": SCHEMA,
         "status": status.name,
         "exit_code": int(status),
         "seconds": round(seconds, 3),
-        "targets": [_target(one) for one in found],
+        "targets": [{**_target(one), **(more(one.target) if more is not None else {})} for one in found],
     }
 
 

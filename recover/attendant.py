@@ -1,0 +1,185 @@
+"""Acts with nobody there: a permit on disk before each run, its end on disk after it, and nothing beside that.
+
+It drives ports only. Whatever can't be known is a reason not to act; a run whose end can't be known opens the breaker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from recover.core.fleet import BUG, Picture, granted, open_breaker, refusal, released, same, settled
+from recover.core.unattended import BY, Candidate, Objection, Rules, consent, objection
+from recover.core.windows import first
+from recover.model.act import Blast
+from recover.model.notice import Event, Notice
+from recover.model.record import EndKind, Try
+from recover.model.verdict import Diagnosis
+from recover.model.watch import Ledger, Permit
+from recover.ports import Clock, Controllers, Gate, GateAnswer, Herald, LedgerBook, Lost
+
+STALE_S = 180.0  # a look that is older is left to the next check: a run before it took its time
+CLOSE = "gpu-recover breaker close"
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """How a run ended: an end's word, `service-not-back` or `bug`. `tried`: something was done, or nobody knows."""
+
+    end: str
+    tried: bool
+    why: str
+    run: str = ""
+    code: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attended:
+    """What was done about one target, or why nothing was. `rule`: acted, would-act, or the rule that forbade it."""
+
+    target: str
+    rule: str
+    why: str
+    ended: RunEnd | None = None
+
+
+class WatchGate:
+    """Says yes within what the playbook lists, as long as nothing has come up since. `still`: why not any more."""
+
+    def __init__(self, rules: Rules, still: Callable[[], str]) -> None:
+        self._rules, self._still = rules, still
+
+    def ask(self, attempt: Try, blast: Blast, diagnosis: Diagnosis) -> GateAnswer:
+        why = self._still()
+        if why:
+            return GateAnswer("no", BY, why, "gpu-recover TARGET   (a person may)")
+        return consent(attempt, blast, diagnosis, self._rules.unattended)
+
+
+Runs = Callable[[str, Gate], RunEnd]
+
+
+@dataclass(frozen=True, slots=True)
+class Attendant:
+    """`size`: targets of the fleet. `at_work`: who works on a target, or did lately. `run` raises only Ctrl-C."""
+
+    ledger: LedgerBook
+    controllers: Controllers
+    clock: Clock
+    rules: Rules
+    size: int
+    at_work: Callable[[str], str]
+    run: Runs
+    herald: Herald
+
+    def attend(self, seen: Sequence[Candidate], picture: Picture) -> tuple[Attended, ...]:
+        """Each target in turn, the one that is sick for longest first; the answers in the order of `seen`."""
+        self._settle()
+        found = {one.target: self._attend(one, picture) for one in sorted(seen, key=lambda c: c.standing.since)}
+        return tuple(found[one.target] for one in seen)
+
+    def would(self, seen: Sequence[Candidate], picture: Picture) -> tuple[Attended, ...]:
+        """The same without any effect. `run` must be one that only plans."""
+        ledger = self.ledger.read()
+        if not isinstance(ledger, Lost):
+            ledger = settled(ledger, self.clock.now(), self.rules.fleet.window_s, self.controllers.lives)
+        found: dict[str, Attended] = {}
+        for one in sorted(seen, key=lambda c: c.standing.since):
+            found[one.target], ledger = self._would(one, picture, ledger)
+        return tuple(found[one.target] for one in seen)
+
+    def _attend(self, one: Candidate, picture: Picture) -> Attended:
+        against = self._against(one, picture)
+        if against is not None:
+            return Attended(one.target, against.rule, against.why)
+        permit = self.ledger.change(lambda ledger: self._grant(ledger, one.target))
+        if isinstance(permit, Lost):
+            return Attended(one.target, "ledger", permit.why)
+        if isinstance(permit, Objection):
+            return Attended(one.target, permit.rule, permit.why)
+        ended = RunEnd(BUG, True, "its run broke off")
+        try:
+            ended = self.run(one.target, WatchGate(self.rules, lambda: self._still(permit)))
+        except KeyboardInterrupt:
+            ended = RunEnd(EndKind.INTERRUPTED.value, True, "interrupted")
+            raise
+        finally:
+            said = self._release(permit, ended)
+        return Attended(one.target, "acted", "; ".join(filter(None, (ended.why, said))), ended)
+
+    def _would(self, one: Candidate, picture: Picture, ledger: Ledger | Lost) -> tuple[Attended, Ledger | Lost]:
+        against = self._against(one, picture)
+        if against is not None:
+            return Attended(one.target, against.rule, against.why), ledger
+        if isinstance(ledger, Lost):
+            return Attended(one.target, "ledger", ledger.why), ledger
+        after, answer = self._grant(ledger, one.target)
+        if isinstance(answer, Objection):
+            return Attended(one.target, answer.rule, answer.why), ledger
+        ended = self.run(one.target, WatchGate(self.rules, lambda: ""))
+        rule = "would-act" if ended.end == EndKind.PLANNED.value else "would-not-act"
+        return Attended(one.target, rule, ended.why, ended), after
+
+    def _against(self, one: Candidate, picture: Picture) -> Objection | None:
+        now = self.clock.now()
+        against = objection(replace(one, at=now), self.rules, picture)
+        if against is not None or now - one.at <= STALE_S:
+            return against or self._someone(one)
+        return Objection("stale", f"it was looked at {now - one.at:.0f} s ago: the next check sees it anew")
+
+    def _someone(self, one: Candidate) -> Objection | None:
+        who = self.at_work(one.target)
+        return Objection("at-work", who) if who else None
+
+    def _settle(self) -> None:
+        """What others left behind comes first: a process that is gone may have opened the breaker."""
+
+        def settle(ledger: Ledger) -> tuple[Ledger, bool]:
+            after = settled(ledger, self.clock.now(), self.rules.fleet.window_s, self.controllers.lives)
+            return after, open_breaker(after) is not None and open_breaker(ledger) is None
+
+        if self.ledger.change(settle) is True:
+            self._announce()
+
+    def _grant(self, ledger: Ledger, target: str) -> tuple[Ledger, Permit | Objection]:
+        now, fleet = self.clock.now(), self.rules.fleet
+        ledger = settled(ledger, now, fleet.window_s, self.controllers.lives)
+        why = refusal(ledger, target, now, fleet, self.size, self.rules.unattended.runs_per_day)
+        if why:
+            return ledger, Objection("breaker" if open_breaker(ledger) is not None else "limit", why)
+        return granted(ledger, target, self.controllers.me(), now)
+
+    def _still(self, permit: Permit) -> str:
+        """Asked before every try: what holds at the beginning of a run may not hold half an hour later."""
+        ledger = self.ledger.read()
+        if isinstance(ledger, Lost):
+            return ledger.why
+        breaker = open_breaker(ledger)
+        if breaker is not None:
+            return f"the breaker was opened meanwhile: {breaker.target}: {breaker.why}"
+        if not any(same(p, permit) for p in ledger.permits):
+            return "its permit is not in the ledger any more"
+        window = first(self.rules.windows, permit.target, self.clock.now())
+        return (window.why or "a maintenance window has begun") if window is not None else ""
+
+    def _release(self, permit: Permit, ended: RunEnd) -> str:
+        """The end on disk. Where that fails the permit stays, and once this process is gone it opens the breaker."""
+
+        def release(ledger: Ledger) -> tuple[Ledger, bool]:
+            now = self.clock.now()
+            after = released(ledger, permit, now, ended.end, tried=ended.tried, why=ended.why)
+            return after, open_breaker(after) is not None and open_breaker(ledger) is None
+
+        opened = self.ledger.change(release)
+        if isinstance(opened, Lost):
+            return opened.why
+        if opened:
+            self._announce()
+        return f"this opens the breaker: {CLOSE}" if opened else ""
+
+    def _announce(self) -> None:
+        ledger = self.ledger.read()
+        breaker = open_breaker(ledger) if not isinstance(ledger, Lost) else None
+        if breaker is not None:
+            what = f"nothing is recovered unattended any more: {breaker.why}"
+            self.herald.announce(Notice(breaker.opened_at, Event.BREAKER, breaker.target, what, next=CLOSE))
