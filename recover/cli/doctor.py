@@ -19,6 +19,7 @@ from recover.cli.common import app, emit, emit_json, places, resolve
 if TYPE_CHECKING:
     from recover.core.doctor import Point, Status
     from recover.edge.doctor import ApiSeen, ClusterSeen, ShellSeen
+    from recover.edge.notify import Sent
     from recover.model.hypervisor import GuestKind
     from recover.model.ladder import Playbook
     from recover.model.snapshot import Target
@@ -38,6 +39,7 @@ class Seen:
     hosts: dict[str, ShellSeen] = field(default_factory=dict)
     guests: dict[str, ShellSeen] = field(default_factory=dict)
     apis: dict[str, ApiSeen] = field(default_factory=dict)
+    told: dict[str, Sent] = field(default_factory=dict)
     late: list[Point] = field(default_factory=list)
 
 
@@ -60,7 +62,7 @@ def doctor(target: str | None, playbook: str | None, deadline: float, recipe: bo
     """Check all that a recovery of TARGET, or of every configured target, depends on.
 
     Configuration, names, certificates, the token and its privileges, host keys, login, root, the agent, clocks,
-    baseline, playbook, state folder. Each failure comes with its fix. Changes nothing.
+    baseline, playbook, state folder, who is told, hooks. Each failure comes with its fix. Changes nothing.
 
     Exit code: 0 nothing failed, 1 something did, 2 the configuration cannot be used.
     """
@@ -135,7 +137,18 @@ def _jobs(
         jobs.append((one.name, "guest", _guest_job(opened, one, seen)))
         if one.cluster in config.clusters and one.vmid is not None:
             jobs.append((one.name, "Proxmox guest", _api_job(opened, one, books[one.name], seen)))
+    jobs += [(f"notify {name}", "message", _told_job(opened, name, seen)) for name in config.notify]
     return jobs
+
+
+def _told_job(opened: App, name: str, seen: Seen) -> Job:
+    from recover.edge.notify import unsent
+
+    def job(left: float) -> bool:
+        seen.told[name] = unsent(opened.config.notify[name], left)
+        return True
+
+    return job
 
 
 def _cluster_job(opened: App, name: str, seen: Seen) -> Job:

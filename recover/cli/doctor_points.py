@@ -20,6 +20,7 @@ def judged(
     from recover.core.doctor_guest import node_points, ssh_points, uid_point
 
     points = _here(opened, targets)
+    points += _heard_points(opened, seen)
     for name, cluster in sorted(seen.clusters.items()):
         points += _cluster_points(f"cluster {name}", cluster, pinned=bool(opened.config.clusters[name].fingerprint))
     for name, shell in sorted(seen.hosts.items()):
@@ -55,6 +56,22 @@ def _here(opened: App, targets: tuple[Target, ...]) -> list[Point]:
                 "name one: gpu-recover doctor TARGET (gpu-recover targets lists what there is)",
             )
         )
+    return points
+
+
+def _heard_points(opened: App, seen: Seen) -> list[Point]:
+    """Nothing is sent and no hook is run."""
+    from recover.core.doctor_notify import hook_point, told_points
+    from recover.edge.child import runnable
+    from recover.model.notice import HookEvent
+
+    points: list[Point] = []
+    for name in opened.config.notify:
+        if name in seen.told:
+            points += told_points(name, seen.told[name].why, seen.told[name].warnings)
+    for event, hook in opened.config.hooks.items():
+        needed = hook.required and event is HookEvent.BEFORE_DISRUPTION
+        points.append(hook_point(event.value, hook.command[0], runnable(hook.command[0]), required=needed))
     return points
 
 

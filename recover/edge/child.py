@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import time
@@ -36,6 +37,16 @@ def minimal(environ: Mapping[str, str]) -> dict[str, str]:
     """What an operator's program needs to find its things, and nothing in which a secret of ours may stand."""
     kept = {name: environ[name] for name in _NAMES if name in environ}
     return {"PATH": _PATH, **kept}
+
+
+def runnable(program: str) -> str:
+    """Why `program` can't be run, found as it would be run; an empty string if it can."""
+    path = minimal(os.environ)["PATH"]
+    if shutil.which(program, path=path) is not None:
+        return ""
+    if "/" not in program:
+        return f"not found in {path}"
+    return "may not be executed" if os.path.isfile(program) else "no such file"
 
 
 def run_child(

@@ -50,6 +50,11 @@ def send(to: Destination, message: Message, deadline_s: float, *, only_check: bo
     return Sent(_why(ended), found.warnings)
 
 
+def unsent(to: Destination, deadline_s: float) -> Sent:
+    """Whether a message could be handed over: the URL is had and understood, and nothing is sent."""
+    return send(to, Message("", "", "info"), deadline_s, only_check=True)
+
+
 def _why(ended: Ended) -> str:
     if ended.why:
         return f"the service {ended.why}"

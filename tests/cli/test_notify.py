@@ -226,3 +226,22 @@ def test_after_kill_9_between_drain_and_act_the_next_run_gives_the_target_back(
     assert cli("node-174", "-q", app=app).code == 0
     assert hooks()[1:] == [["after-recovery", "node-174", None, "healthy"]]
     assert not left_open(app.state, "node-174")
+
+
+# --- doctor
+
+
+def test_doctor_says_what_would_not_be_heard_and_sends_and_runs_nothing(
+    cli: Cli, config: Callable[..., Path], hooks: Callable[[], list[list[Any]]], tmp_path: Path, desk: Pager
+) -> None:
+    (tmp_path / "plain").write_text("#!/bin/sh\n")
+    more = hook_text(tmp_path).replace("/hook", "/plain", 1)
+    more += f'[notify.typo]\nurl = {{ file = "{tmp_path}/none" }}\n'
+    ran = cli("--config", str(config("oncall", more=more)), "doctor", "--json", "-q")
+    found = {(p["about"], p["check"]): p for p in json.loads(ran.out)["checks"]}
+    assert ran.code == 1 and hooks() == [] and desk.got == {} and PASSWORD not in ran.out + ran.err
+    assert found["notify oncall", "message"]["status"] == "ok"
+    assert "cannot be read" in found["notify typo", "message"]["says"]
+    before = found["hook before-disruption", "program"]
+    assert "may not be executed" in before["says"] and before["costs"] == "every step is declined"
+    assert found["hook gave-up", "program"]["status"] == "ok"
