@@ -280,7 +280,7 @@ def _drain(pid: int, kept: "dict[int, list[bytes]]", limit: Limit, cap: int) -> 
     open_fds = set(kept)
     code = None
     while True:
-        ready = poll.poll(20 if code is None else 0)
+        ready = poll.poll(0 if code is not None else 20 if open_fds else 2)  # without a stream only waitpid can tell
         for fd, _ in ready:
             data = os.read(fd, 1 << 16)
             if not data:

@@ -1,17 +1,18 @@
 """Evidence, before anything is ended: each piece has its own deadline, all of it 60 s, and what is missing is said."""
 
 from recover.guest import child, gpus, procs, system
-from recover.guest.child import run, which
+from recover.guest.child import Child, collect, run, which
 from recover.guest.kill import members_of, stack_of
 from recover.guest.redact import redact_text
 from recover.guest.wire import Limit, emit, gap, guarded, read_or
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Callable
 
 TOTAL_S = 60.0
 _CAP = 2 << 20
+_DRIVER = (("nvidia-smi-q.txt", ["nvidia-smi", "-q"], 25.0), ("nvidia-smi.txt", ["nvidia-smi"], 15.0))
 
 
 def dump(request: "dict[str, Any]") -> "dict[str, Any]":
@@ -21,7 +22,8 @@ def dump(request: "dict[str, Any]") -> "dict[str, Any]":
     hangs = bool(request.get("nvml_hangs")) or gpus.patience(lines) > gpus.QUERY_S or _left_before()
     if hangs:
         gap("nvidia-smi", "timeout", "not asked: the driver hangs, and a tool that hangs is one more client of the GPU")
-    pieces = [(name, argv, seconds) for name, argv, seconds in _commands(request, hangs) if which(argv[0])]
+    driver = None if hangs or not which("nvidia-smi") else Child("nvidia-smi", lambda say: _ask_driver(limit, say))
+    pieces = [(name, argv, seconds) for name, argv, seconds in _commands(request) if which(argv[0])]
     _piece("meminfo.txt", read_or("/proc/meminfo"))
     _piece("slabinfo.txt", read_or("/proc/slabinfo"))
     _piece("modules.txt", read_or("/proc/modules"))
@@ -33,17 +35,37 @@ def dump(request: "dict[str, Any]") -> "dict[str, Any]":
             missing.append(name)
             gap(name, "timeout", "no time was left for it")
             continue
-        if hangs and argv[0] == "nvidia-smi":
-            missing.append(name)
-            continue
         ended = run(argv, limit.within(seconds), " ".join(argv), _CAP)
         if ended.code is None:
-            hangs = hangs or argv[0] == "nvidia-smi"
             missing.append(name)
             gap(name, "timeout", "did not end in %g s" % seconds)
         _piece(name, ended.out or ended.err)
+    if driver is not None:
+        missing += _told_by_driver(driver, limit)
     detail = "evidence without " + ", ".join(missing) if missing else "evidence complete"
     return {"ok": True, "changed": False, "detail": detail}
+
+
+def _ask_driver(limit: Limit, say: "Callable[[Any], None]") -> None:
+    """Beside all else, since it takes the longest. One that hangs is one more client: the next is not asked then."""
+    for name, argv, seconds in _DRIVER:
+        # It is ended here, before the whole is over: whoever ends this child does not reach the command.
+        ended = run(argv, Limit(min(seconds, limit.left - 1.0)), " ".join(argv), _CAP)
+        say({"name": name, "text": ended.out or ended.err, "late": ended.code is None, "seconds": seconds})
+        if ended.code is None:
+            return
+
+
+def _told_by_driver(driver: Child, limit: Limit) -> "list[str]":
+    collect([driver], limit)
+    told = {value["name"]: value for value in driver.values if "name" in value}
+    missing = []
+    for name, _, seconds in _DRIVER:
+        if name not in told or told[name]["late"]:
+            missing.append(name)
+            gap(name, "timeout", "did not end in %g s" % seconds)
+        _piece(name, told[name]["text"] if name in told else "")
+    return missing
 
 
 def _left_before() -> bool:
@@ -58,7 +80,7 @@ def _piece(name: str, text: str) -> None:
         emit("piece", name=name, text=redact_text(text[-_CAP:]))
 
 
-def _commands(request: "dict[str, Any]", hangs: bool) -> "list[tuple[str, list[str], float]]":
+def _commands(request: "dict[str, Any]") -> "list[tuple[str, list[str], float]]":
     found = [
         ("ps.txt", ["ps", "-eLo", "pid,tid,ppid,pgid,sid,user,stat,wchan:32,rss,etimes,time,comm,args", "-ww"], 5.0),
         ("kernel.txt", ["dmesg", "-T"], 5.0),
@@ -77,9 +99,6 @@ def _commands(request: "dict[str, Any]", hangs: bool) -> "list[tuple[str, list[s
     for pid, start in members[:16]:
         if procs.start_of(pid) == start:
             found.append(("py-spy-%d.txt" % pid, ["py-spy", "dump", "--nonblocking", "--pid", str(pid)], 5.0))
-    if not hangs:
-        found.append(("nvidia-smi-q.txt", ["nvidia-smi", "-q"], 25.0))
-        found.append(("nvidia-smi.txt", ["nvidia-smi"], 15.0))
     return found
 
 

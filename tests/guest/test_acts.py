@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from recover.model.contact import Broken, Failure
 from recover.model.process import ProcessId
 from tests.guest.conftest import BOOT, DEAD_LEADER, PARENT, PLAIN, STUBBORN, ZOMBIE, member, pythons, start_of
 
+DRIVERS_OWN = ("nvidia-smi-q.txt", "nvidia-smi.txt")
 actuator = GuestActuator(GuestProbe(LocalShell()))
 
 
@@ -348,3 +350,24 @@ def test_caches_that_meminfo_does_not_name(agent, tmp_path):
     (arc / "arcstats").write_text("13 1 0x01\nname type data\nhits 4 77\nsize            4    1073741824\n")
     (zram / "mm_stat").write_text("  4096  74  1048576  0  1048576  0  0  0  0\n")
     assert agent("look", root=str(tmp_path)).one("ram").number("cache") == 1024 * 1024 + 1024
+
+
+@pytest.mark.parametrize(("script", "missing"), [("echo 570.148; exit 0", ()), ("exec sleep 987.6", DRIVERS_OWN)])
+def test_the_drivers_own_view_is_asked_beside_the_rest_and_a_hang_costs_only_that(
+    start, agent, tmp_path, monkeypatch, script, missing
+):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    report = agent("dump", deadline=6.0)
+    pieces = {row.text("name"): row.whole("text") for row in report.all("piece")}
+    assert "meminfo.txt" in pieces and "ps.txt" in pieces
+    if missing:
+        assert not set(missing) & set(pieces)
+        assert all(any(gap.startswith(name) for gap in report.gaps()) for name in missing)
+    else:
+        assert "570.148" in pieces["nvidia-smi-q.txt"] and "570.148" in pieces["nvidia-smi.txt"]
+    assert report.one("done").flag("ok") and report.one("end") is not None
+    left = subprocess.run(["pgrep", "-f", "^sleep 987.6$"], capture_output=True, text=True, check=False)
+    assert left.stdout == "", "the question outlived the one who asked"
