@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable
 
@@ -22,7 +21,8 @@ from recover.edge.observer import CombinedObserver
 from recover.edge.probe import GuestProbe, ProbeSettings
 from recover.edge.proxmox.client import Client, ClusterSettings
 from recover.edge.proxmox.reads import LOOK_S as LOOK_API_S
-from recover.edge.proxmox.reads import gather, look
+from recover.edge.proxmox.reads import look
+from recover.edge.proxmox.record import record
 from recover.edge.proxmox.secret import NoSecret, Secret, from_command, from_env, from_file
 from recover.edge.proxmox.tasks import Tasks
 from recover.edge.shell.settings import SshSettings, SudoPassword
@@ -189,6 +189,8 @@ class Connections:
         found: list[tuple[str, Collector]] = [("the guest's own logs", self._dump)]
         if self._client is not None and self._target.vmid is not None:
             found.append(("the hypervisor's record", self._record))
+            if self._hosts:
+                found.append(("the node's own words", self._node_words))
         return tuple(found)
 
     def causes(self, snapshot: Snapshot, seconds: float) -> tuple[str, ...]:
@@ -214,8 +216,13 @@ class Connections:
 
     def _record(self, snapshot: Snapshot, seconds: float) -> Found:
         assert self._client is not None and self._target.vmid is not None
-        raw = gather(self._client, self._target.cluster, self._target.vmid, seconds)
-        return [("hypervisor.json", json.dumps(raw, default=str, indent=1).encode())], ()
+        return record(self._client, self._target.cluster, self._target.vmid, seconds)
+
+    def _node_words(self, snapshot: Snapshot, seconds: float) -> Found:
+        if not isinstance(snapshot.host, Known) or not isinstance(snapshot.hypervisor, Hypervisor):
+            return (), ()  # no shell that is proved to be on this node: the look has said why
+        pieces = HostProbe(self.host_shell).words(snapshot.hypervisor, min(seconds, LOOK_HOST_S))
+        return [(name, text.encode()) for name, text in pieces.files], pieces.missing
 
     def close(self) -> None:
         if self._probe is not None:

@@ -8,7 +8,7 @@ from typing import Any
 from recover.core.clean import clean
 from recover.core.read.agent import parse_lines
 from recover.core.read.host import read_host
-from recover.edge.probe import NO_PYTHON, ask
+from recover.edge.probe import NO_PYTHON, Pieces, ask, pieces_of
 from recover.edge.shell.port import Shell
 from recover.model.contact import Broken
 from recover.model.host import Host
@@ -52,6 +52,21 @@ class HostProbe:
             return Unknown(Why.ABSENT, f"no Python on {seen.node}")
         tail = clean(said.stderr.decode("utf-8", "replace")[-300:], 300)
         return Unknown(Why.GARBLED, f"the agent on {seen.node} said nothing: exit {said.code} {tail}".rstrip())
+
+    def words(self, seen: Hypervisor, seconds: float) -> Pieces:
+        """The node's kernel log, its devices by lspci, and what hangs there, for the evidence."""
+        shell = self._shells(seen.node)
+        if shell is None:
+            return Pieces((), ())
+        request = {
+            "do": "host_words",
+            "vmid": seen.vmid,
+            "addresses": addresses_of(seen),
+            "container": seen.kind is GuestKind.CONTAINER,
+            "deadline": max(5.0, seconds - _SLACK_S),
+            "root": self._root,
+        }
+        return pieces_of(ask(shell, request, seconds))
 
 
 def _trusted(host: Host, seen: Hypervisor) -> Reading[Host]:

@@ -29,7 +29,7 @@ from recover.model.process import ProcessId
 # The first line is the length of what follows: base64 would cost a third more on the wire.
 _LOADER = "import sys,zlib,gc;gc.disable();b=sys.stdin.buffer;exec(zlib.decompress(b.read(int(b.readline()))).decode())"
 _OTHER_JOBS = ("acts", "budget")  # modules that `main` imports for them alone
-_ON_NODES = ("host", "pci")  # modules that `acts` imports only on a Proxmox node
+_ON_NODES = ("host", "nodewords", "pci")  # modules that `acts` imports only on a Proxmox node
 _WHOLE = ("wire", "child", "procs")  # they remember things, so acts must find the very same that the look has
 NO_PYTHON = 86
 _NAMES = ("/usr/bin/python3", "python3", "/usr/libexec/platform-python", "/usr/local/bin/python3",
@@ -240,13 +240,16 @@ class GuestProbe:
             "nvml_hangs": nvml_hangs,
             "deadline": max(5.0, deadline - _SLACK_S),
         }
-        said = self.act(request, deadline)
-        report = parse_lines(said.stdout)
-        pieces = [(row.text("name", "?", 120), row.whole("text")) for row in report.all("piece")]
-        missing = [*report.gaps()]
-        if report.one("done") is None:
-            missing.append(f"the agent's answer broke off: {_last(said)}")
-        return Pieces(tuple((name, clean_text(text)) for name, text in pieces), tuple(missing))
+        return pieces_of(self.act(request, deadline))
+
+
+def pieces_of(said: Ran | Broken) -> Pieces:
+    report = parse_lines(said.stdout)
+    pieces = [(row.text("name", "?", 120), row.whole("text")) for row in report.all("piece")]
+    missing = [*report.gaps()]
+    if report.one("done") is None:
+        missing.append(f"the agent's answer broke off: {_last(said)}")
+    return Pieces(tuple((name, clean_text(text)) for name, text in pieces), tuple(missing))
 
 
 def _last(said: Ran | Broken) -> str:

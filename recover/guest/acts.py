@@ -40,6 +40,12 @@ def _host_look(request: "dict[str, Any]") -> "dict[str, Any]":
     return host.look(request)
 
 
+def _host_words(request: "dict[str, Any]") -> "dict[str, Any]":
+    from recover.guest import nodewords
+
+    return nodewords.words(request)
+
+
 def _pci() -> "Any":
     from recover.guest import pci
 
@@ -68,6 +74,7 @@ ACTS = {
     "reboot": restart.reboot,
     "dump": _dump,
     "host_look": _host_look,
+    "host_words": _host_words,
     "reset_pci": lambda request: _pci().reset(request),
     "rescan_pci": lambda request: _pci().find(request),
     "restore_reset_method": lambda request: _pci().restore(request),

@@ -11,13 +11,13 @@ import pynvml
 import pytest
 
 from recover.edge.excerpt import Excerpt, pieces
-from recover.edge.probe import _modules, _with_header, for_acts, slim, sources
+from recover.edge.probe import _ON_NODES, _modules, _with_header, for_acts, slim, sources
 
 OURS = "recover.guest."
 SENT = {"look": sources("look"), "acts": sources("look") | for_acts()}
 WHOLE = {OURS + name: slim(text) for name, text in _modules().items()} | {"pynvml": Path(pynvml.__file__).read_text()}
 # Doors that a look never goes through.
-SHUT = {"look": {OURS + "acts", OURS + "budget"}, "acts": {OURS + "budget", OURS + "host", OURS + "pci"}}
+SHUT = {"look": {OURS + "acts", OURS + "budget"}, "acts": {OURS + name for name in ("budget", *_ON_NODES)}}
 
 
 def bound(tree: ast.AST) -> set[str]:

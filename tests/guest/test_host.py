@@ -106,6 +106,31 @@ def test_the_shell_must_be_on_the_node_that_the_api_names(node: Node) -> None:
     assert isinstance(none, Unknown) and none.why is Why.ABSENT and "[hosts.pve1]" in none.detail
 
 
+def test_the_node_s_words_are_kept_and_nothing_is_woken(node: Node, start, tmp_path: Path, monkeypatch) -> None:
+    """`lspci` here is a script: what it is asked is what matters, since it reads a device's own configuration."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "lspci").write_text("#!/bin/sh\necho asked $*\n")
+    (tools / "lspci").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    node.function("0000:44:00.0", PORT2, group=23, runtime="suspended")
+    node.says(f"vfio-pci {GPU}: enabling device (0000 -> 0002)")
+    node.says(f"vfio-pci {OTHER}: not ready 65535ms after FLR; giving up")
+    node.reserve(f"{GPU} {VMID} pid:1")
+    child = start(HOLD, str(node.root / "dev/kmsg"))
+    scope = node.root / f"sys/fs/cgroup/qemu.slice/{VMID}.scope"
+    scope.mkdir(parents=True)
+    (scope / "cgroup.procs").write_text(f"{child.pid}\n")
+    pieces = HostProbe(lambda name: LocalShell(), str(node.root)).words(vm(), 30.0)
+    told = dict(pieces.files)
+    assert pieces.missing == () and f"{GPU}: enabling device" in told["node-kernel.txt"], pieces
+    assert told["node-reservations.txt"].startswith(GPU) and f"{child.pid}/{child.pid} " in told["node-stacks.txt"]
+    assert f"asked -nnvv -s {GPU}" in told["node-lspci.txt"]
+    for address in ("0000:44:00.0", OTHER):
+        assert f"{address} is not asked" in told["node-lspci.txt"] and f"-s {address}" not in told["node-lspci.txt"]
+    assert HostProbe(lambda name: None).words(vm(), 30.0).files == ()
+
+
 def test_a_function_reset_is_chosen_done_and_put_back(node: Node, act) -> None:
     outcome = act("flr", GPU, own=(GPU, AUDIO))
     assert outcome.ok and outcome.changed and outcome.detail.startswith("function reset: 0000:41:00.0 x16"), outcome
