@@ -73,7 +73,7 @@ def in_turn(repeats: int, *sides: Callable[[], Cost]) -> list[list[Cost]]:
 
 
 def _median(costs: Sequence[Cost], what: str) -> float:
-    return statistics.median(getattr(c, what) for c in costs)
+    return float(statistics.median(getattr(c, what) for c in costs))
 
 
 def _spread(name: str, costs: Sequence[Cost]) -> str:
@@ -253,6 +253,15 @@ def _whole(argv: list[str]) -> Cost:
         return cost(["sh", "-c", f'{shlex.join(argv)} > "$0"; {reached}', out.name])
 
 
+def parts_of(repeats: int) -> dict[str, list[Callable[[], list[Measure]]]]:
+    """All measures of looking, by part."""
+    return {
+        "agent": [lambda: agent_beside_ps(500, repeats), lambda: agent_beside_ps(5000, repeats)],
+        "bytes": [lambda: bytes_over_the_wire(0), lambda: bytes_over_the_wire(500)],
+        "fleet": [lambda: check_beside_xargs(repeats)],
+    }
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.eyes", description=__doc__.partition("\n")[0])
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="runs of each side (default: 5)")
@@ -262,11 +271,7 @@ def main(argv: list[str] | None = None) -> int:
         print("this bench needs root: it starts sshd", file=sys.stderr)
         return 2
     repeats = max(1, given.repeats)
-    parts: dict[str, list[Callable[[], list[Measure]]]] = {
-        "agent": [lambda: agent_beside_ps(500, repeats), lambda: agent_beside_ps(5000, repeats)],
-        "bytes": [lambda: bytes_over_the_wire(0), lambda: bytes_over_the_wire(500)],
-        "fleet": [lambda: check_beside_xargs(repeats)],
-    }
+    parts = parts_of(repeats)
     print(load(), flush=True)
     missed = 0
     for name, todo in parts.items():
