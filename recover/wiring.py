@@ -32,7 +32,7 @@ from recover.edge.store.standings import FileStandings
 from recover.edge.takeover import TAKE_OVER_S, taken_over
 from recover.engine import Run, World
 from recover.model.ladder import Limits, Playbook
-from recover.model.notice import HookEvent
+from recover.model.notice import HookEvent, Notice
 from recover.model.record import Began, Closed, End, EndKind, Entry, Opened
 from recover.model.snapshot import Baseline, Snapshot, Target
 from recover.model.verdict import Scope
@@ -97,6 +97,7 @@ class Result:
     run: str
     journal: str
     unheard: tuple[str, ...] = ()  # hooks and messages of its end that failed, a sentence each
+    notice: Notice | None = None  # its end, for people; None: there is nothing to tell, or they were told
 
 
 @dataclass(slots=True)
@@ -244,14 +245,23 @@ class App:
         return Watcher(FileStandings(self.state), herald, SystemClock(), self.config.watch.policy)
 
     def recover(self, wired: Wired, gate: Gate, view: View, flags: Flags) -> Result:
-        """Run, or go on with a run that was cut. Raises Held, UsageProblem; OSError if the journal can't be written."""
+        """Run, or go on with a run that was cut, and tell people how it ended.
+
+        Raises Held, UsageProblem; OSError if the journal can't be written.
+        """
+        result = self.recover_untold(wired, gate, view, flags)
+        said = self.herald().announce(result.notice) if result.notice is not None else ()
+        return replace(result, unheard=(*result.unheard, *said), notice=None)
+
+    def recover_untold(self, wired: Wired, gate: Gate, view: View, flags: Flags) -> Result:
+        """As `recover`, for who shows the result first: whose pager hangs must not wait for the verdict."""
         if flags.dry_run:
             return _dry(self.state, wired, gate, view, flags)
         try:
             self.state.ready()
         except StateProblem as error:
             raise UsageProblem((str(error),)) from None
-        return _Recovery(self.state, wired, gate, view, flags, self.config.hooks, self.herald()).run()
+        return _Recovery(self.state, wired, gate, view, flags, self.config.hooks).run()
 
     def herald(self) -> Herald:
         """Who tells people and the state-change hook. Nothing is read or imported for it before there is something."""
@@ -309,16 +319,8 @@ class _Recovery:
     view: View
     flags: Flags
     hooks: Mapping[HookEvent, Hook]
-    herald: Herald
 
     def run(self) -> Result:
-        """The run under its lock; then people hear of its end."""
-        result = self._held()
-        notice = ended(result.entries)
-        said = self.herald.announce(notice) if notice is not None else ()
-        return replace(result, unheard=(*result.unheard, *said))
-
-    def _held(self) -> Result:
         name, now = self.wired.target.name, self.wired.clock.now()
         try:
             case = to_resume(self.state, name, now)
@@ -370,7 +372,8 @@ class _Recovery:
             closed = _engine(self.wired, self.wired.actuator(), gate, self.view, journal, evidence, interrupts,
                              run, case).run(self._opened(run, case, me))  # fmt: skip
             unheard = self._hooks_at_the_end(run, journal, closed)
-            return Result(closed, tuple(journal.entries()), run, str(journal.path), unheard)
+            entries = tuple(journal.entries())
+            return Result(closed, entries, run, str(journal.path), unheard, ended(entries))
         finally:
             interrupts.uninstall()
             journal.close()

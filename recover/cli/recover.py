@@ -143,7 +143,7 @@ def _one(opened: App, target: Target, ladder: Playbook, flags: Flags, quiet: boo
 
     try:
         with view:
-            result = opened.recover(wired, gate_for(target.name, flags.yes, flags.approve, aborted), view, flags)
+            result = opened.recover_untold(wired, gate_for(target.name, flags.yes, flags.approve, aborted), view, flags)
     except Held as busy:
         end = held_end(busy)
         if flags.json:
@@ -157,7 +157,21 @@ def _one(opened: App, target: Target, ladder: Playbook, flags: Flags, quiet: boo
         return _cut(target.name, error)
     finally:
         wired.close()
-    return _report(wired, result, flags)
+    code = _report(wired, result, flags)
+    _tell(opened, result, quiet)
+    return code
+
+
+def _tell(opened: App, result: Result, quiet: bool) -> None:
+    """After the verdict: nobody waits for it because a pager does not answer."""
+    from recover.cli.views import working
+
+    said = result.unheard
+    if result.notice is not None:
+        with working("telling people", quiet=quiet):
+            said += opened.herald().announce(result.notice)
+    for sentence in said:
+        note(f"gpu-recover: {sentence}")
 
 
 def _held_text(busy: Any) -> str:
@@ -192,8 +206,6 @@ def _report(wired: Wired, result: Result, flags: Flags) -> int:
     from recover.model.record import EndKind
 
     code = data.exit_code(result.closed)
-    for sentence in result.unheard:
-        note(f"gpu-recover: {sentence}")
     if flags.json:
         emit_json(data.result(result.entries, result.journal))
     elif result.closed.end.kind is EndKind.PLANNED:
