@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 from recover.core.config import Config, parse_config
+from recover.core.config_watch import WatchConfig
+from recover.core.watch import Policy
 from recover.edge import notify
 from recover.edge.hooks import left_open
 from recover.edge.store.journal import read_entries
@@ -226,6 +228,39 @@ def test_after_kill_9_between_drain_and_act_the_next_run_gives_the_target_back(
     assert cli("node-174", "-q", app=app).code == 0
     assert hooks()[1:] == [["after-recovery", "node-174", None, "healthy"]]
     assert not left_open(app.state, "node-174")
+
+
+# --- checks that are repeated
+
+
+def test_a_check_that_watches_tells_what_lasts_once_and_that_it_is_over(
+    cli: Cli, config: Callable[..., Path], hooks: Callable[[], list[list[Any]]], machines: Callable[..., SimulatedApp],
+    tmp_path: Path, desk: Pager,
+) -> None:  # fmt: skip
+    more = f'[hooks.state-change]\ncommand = ["{tmp_path}/hook", "{{state}}"]\n'
+    path = config("team", "pager", more=more)
+    eager = WatchConfig(Policy(bad=1, of=1, good=1, missed=0, apart_s=0.0))
+
+    def check(**faults: str) -> Any:
+        app = configured(machines(**faults), path)
+        app.config = replace(app.config, watch=eager)
+        return cli("check", "--all", "--watch", "-q", app=app)
+
+    desk.answers["pager"] = 503
+    ran = check(**{"node-1": "dead-rank", "node-2": "gpu-lost", "node-3": "idle"})
+    assert ran.code == 2 and "notify.pager: could not be told (refused with HTTP 503)" in ran.out + ran.err
+    assert desk.titles("team") == ["GPU targets: 2 CRITICAL"] and sorted(h[:2] for h in hooks()) == [
+        ["CRITICAL", "node-1"], ["CRITICAL", "node-2"],
+    ]  # fmt: skip
+    del desk.answers["pager"]
+    check(**{"node-1": "dead-rank", "node-2": "gpu-lost", "node-3": "idle"})
+    assert desk.titles("pager") == ["GPU targets: 2 CRITICAL"] and len(desk.titles("team")) == 1
+    check(**{"node-1": "idle", "node-2": "gpu-lost", "node-3": "idle"})
+    assert desk.titles("team")[1:] == desk.titles("pager")[1:] == ["OK node-1: well again"]
+    assert hooks()[2:] == [["OK", "node-1", None, None]]
+    assert PASSWORD not in "".join(
+        p.read_text(errors="replace") for p in (tmp_path / "state").rglob("*") if p.is_file()
+    )
 
 
 # --- doctor
