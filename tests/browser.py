@@ -50,8 +50,9 @@ class Browser:
         from_it, to_us = os.pipe()
 
         self._process = subprocess.Popen(
-            # The shell gives the descriptors the numbers that the protocol wants, and becomes the browser.
-            ["sh", "-c", f'exec 3<&{to_it} 4>&{to_us}; exec "$@"', "sh", CHROMIUM, *QUIET,
+            # The shell gives the descriptors the numbers that the protocol wants, and becomes the browser (a POSIX
+            # shell need not know descriptors above 9, bash does).
+            ["bash", "-c", f'exec 3<&{to_it} 4>&{to_us} && exec "$@"', "bash", CHROMIUM, *QUIET,
              f"--user-data-dir={self._home}", "about:blank"],
             pass_fds=(to_it, to_us), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             start_new_session=True,

@@ -154,17 +154,22 @@ def table(
     caption: str = "",
     numbers: frozenset[int] = frozenset(),
     class_: str = "cards",
+    tight: frozenset[int] = frozenset(),
 ) -> Markup:
-    """As `cards` each row becomes a card on a phone, whose cells carry their column's name."""
+    """As `cards` each row becomes a card on a phone, whose cells carry their column's name.
+
+    `tight`: columns of our own short words, which are never broken within a word.
+    """
+    kinds = {i: "num" if i in numbers else "tight" if i in tight else None for i in range(len(heading))}
 
     def cell(i: int, content: Content) -> Markup:
         inner = tag("div", content)
         if i == 0:
             return tag("th", inner, scope="row", data_label=heading[0] or None)
-        return tag("td", inner, data_label=heading[i], class_="num" if i in numbers else None)
+        return tag("td", inner, data_label=heading[i], class_=kinds[i])
 
     def head(i: int, name: str) -> Markup:
-        return tag("th", name, scope="col", class_="num" if i in numbers else None)
+        return tag("th", name, scope="col", class_=kinds[i])
 
     body = (tag("tr", *(cell(i, content) for i, content in enumerate(row))) for row in rows)
     return tag(
@@ -194,7 +199,7 @@ def _rungs(told: Story) -> Markup:
         ]
         for r in told.rungs
     ]
-    return table(("rung", "scope", "ended", "took", "what it said"), rows)
+    return table(("rung", "scope", "ended", "took", "what it said"), rows, tight=frozenset({1, 2, 3}))
 
 
 def _passed_over(told: Story) -> Markup | None:
@@ -230,7 +235,7 @@ def _duties(told: Story, record: Record) -> Markup:
         ]
         for debt in alike(told.duties)
     ]
-    return table(("owed", "since", "settled", "how"), rows)
+    return table(("owed", "since", "settled", "how"), rows, tight=frozenset({1, 2}))
 
 
 def _since(at: float, began: float) -> str:

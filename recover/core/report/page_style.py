@@ -60,10 +60,10 @@ figcaption{color:var(--dim);font-size:.85rem;margin-top:.4rem}
 table{border-collapse:collapse;width:100%;font-size:.93rem;margin:.6rem 0}
 th,td{text-align:left;vertical-align:top;padding:6px 14px 6px 0;border-bottom:1px solid var(--rule)}
 th{color:var(--dim);font-weight:600;font-size:.8rem}
-th[scope=row]{color:var(--ink);font-size:.93rem}
+th[scope=row]{color:var(--ink);font-size:.93rem;min-width:13em}
 td.num,th.num{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
-td.said{font-weight:600;white-space:nowrap}
-.sub{display:block;color:var(--dim);font-size:.8rem;font-weight:400}
+td.tight,th.tight{overflow-wrap:normal}
+.sub{color:var(--dim);font-size:.8rem;font-weight:400;margin-left:.6em}
 caption{text-align:left;color:var(--dim);font-size:.85rem;padding-bottom:4px}
 .no {display:inline-block;min-width:1.6em;height:1.6em;line-height:1.6em;border-radius:.8em;
   background:var(--ink);color:var(--bg);text-align:center;font-size:.8rem;font-weight:700;
@@ -117,11 +117,14 @@ footer{color:var(--dim);font-size:.85rem;margin-top:3rem;padding-bottom:2.5rem}
   main,header,footer{padding:0 14px}
   h1{font-size:1.5rem}
   .pair{grid-template-columns:1fr;gap:8px}
+  .chart .small,.chart .tick,.chart .number{font-size:12px}
   .chart.wide{display:none}
   .chart.narrow{display:block}
   .cards thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
   .cards,.cards tbody,.cards tr,.cards td,.cards th{display:block}
   .cards caption{display:block}
+  .sub{display:block;margin:0}
+  th[scope=row]{min-width:0}
   .cards tr{border-bottom:1px solid var(--rule);padding:8px 0}
   .cards td,.cards th[scope=row] {border:0;padding:1px 0;display:grid;grid-template-columns:7.2em 1fr;
     gap:10px;white-space:normal;text-align:left;color:var(--ink);font-size:.93rem}

@@ -11,6 +11,7 @@ from recover.core.report.headline import clock
 from recover.core.report.html import joined, tag
 from recover.core.report.plot import elapsed
 from recover.core.report.timeline import Chapter, Item
+from recover.core.report.words import count
 
 WORDS = {
     "run": "run", "look": "look", "wait": "wait", "next": "decided", "yes": "consent", "no": "refused",
@@ -40,7 +41,7 @@ def _item(item: Item, began: float, zone: tzinfo) -> Markup:
     more = None
     if item.more:
         lines = tag("ul", *(tag("li", line) for line in item.more))
-        more = tag("details", tag("summary", f"{len(item.more)} lines"), lines)
+        more = tag("details", tag("summary", count(len(item.more), "line")), lines)
     return tag(
         "li",
         when,
