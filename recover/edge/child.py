@@ -69,7 +69,8 @@ def run_child(
         _end(child)
     seconds = time.monotonic() - began
     if not in_time:
-        return Ended(None, kept.stdout, kept.stderr, seconds, f"did not end within {deadline_s:g} s and was ended")
+        how = "was ended" if child.returncode is not None else "can't be ended: it is left behind"
+        return Ended(None, kept.stdout, kept.stderr, seconds, f"did not end within {deadline_s:g} s and {how}")
     return Ended(child.returncode, kept.stdout, kept.stderr, seconds)
 
 

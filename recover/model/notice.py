@@ -31,7 +31,7 @@ class HookEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """How a target stands, as the transition of `at` said. `since`: when this state began; `before`: the one before it."""
+    """How a target stands, as the change of `at` said. `since`: when this state began; `before`: the one before it."""
 
     target: str
     at: float

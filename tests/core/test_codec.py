@@ -14,7 +14,21 @@ from recover.model.contact import Failure
 from recover.model.guest import Mark
 from recover.model.process import ProcessId
 from recover.model.reading import Known, Unknown, Why
-from recover.model.record import Acted, Acting, Began, Closed, Decided, End, EndKind, Entry, Saw, Stop, Vitals
+from recover.model.record import (
+    Acted,
+    Acting,
+    Began,
+    Closed,
+    Decided,
+    End,
+    EndKind,
+    Entry,
+    Hooked,
+    Hooking,
+    Saw,
+    Stop,
+    Vitals,
+)
 from recover.model.verdict import Diagnosis, Finding, Scope, State
 
 texts = st.text(max_size=20)
@@ -46,6 +60,8 @@ entries = st.one_of(
         Began, st.floats(0, 2e9), st.integers(0), texts, st.integers(1), st.sampled_from(Scope), st.tuples(findings)
     ),
     st.builds(Decided, st.floats(0, 2e9), st.builds(Stop, st.builds(End, st.sampled_from(EndKind), texts))),
+    st.builds(Hooking, st.floats(0, 2e9), texts, texts, texts),
+    st.builds(Hooked, st.floats(0, 2e9), texts, st.builds(Outcome, st.booleans(), texts)),
     st.builds(Closed, st.floats(0, 2e9), st.builds(End, st.sampled_from(EndKind), texts), st.none() | texts),
 )
 
