@@ -77,11 +77,14 @@ def answer_of(look: Look, group: Group) -> ServerAnswer | None:
     if guest is None:
         return None
     ports = {port for part in look.parts[group.key] for port in part.process.listens}
-    own = [a for a in guest.servers if _port(a) in ports and not _contested(look, group, _port(a))]
+    members = {part.process.pid for part in look.parts[group.key]}
+    own = [a for a in guest.servers if a.pid in members]  # asked in its own network: nobody else can have answered
+    shared = [a for a in guest.servers if not a.pid]
+    own = own or [a for a in shared if _port(a) in ports and not _contested(look, group, _port(a))]
     if not own and not ports:
         servers = [g for g in look.groups if BY_NAME.get(g.engine, OTHER).serves and not g.protected]
         taken = {port for p in look.processes for port in p.listens}
-        own = [a for a in guest.servers if len(servers) == 1 and _port(a) not in taken]
+        own = [a for a in shared if len(servers) == 1 and _port(a) not in taken]
     return max(own, key=lambda a: (a.tokens is not None, a.outcome == "answered"), default=None)
 
 
@@ -114,6 +117,8 @@ def _by_answer(look: Look, group: Group, parts: tuple[Part, ...]) -> Judged:
         return _by_counters(look, group, answer)
     if answer.outcome == "timeout" or (answer.outcome == "answered" and answer.status is None):
         return _silent(look, group, parts)
+    if answer.outcome == "refused" and answer.pid:
+        return Judged(Health.LIVE, "its port refused the health question, in its own network")
     if answer.outcome == "refused":
         return _refused(look, group, parts, _port(answer))
     if answer.outcome != "answered":

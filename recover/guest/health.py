@@ -1,13 +1,15 @@
 """One health question per server and look, with more patience than the server's own probe (SGLang: 20 s).
 
-Repeated probing of a suspect server piles requests up in it. `/metrics` is answered by the HTTP process alone.
+Repeated probing of a suspect server piles requests up in it. A server in a container is asked in its own network. `/metrics` is answered by the HTTP process alone.
 """
 
+import os
 import re
 import time
 
 from recover.guest.child import Child, collect
-from recover.guest.wire import Limit, emit
+from recover.guest.procs import start_of
+from recover.guest.wire import Limit, emit, read_or
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 25.0
 _CAP = 4 << 20
+_NEWNET = 0x40000000  # CLONE_NEWNET
 _MAIN = re.compile(
     r"sglang\.launch_server|sglang\s+serve|vllm\s+serve|vllm\.entrypoints|trtllm-serve|tensorrt_llm|text-generation-launcher"
     r"|lmdeploy\s+serve|llama-server|ollama\s+serve"
@@ -29,21 +32,79 @@ _TOKENS = ("generation_tokens_total", "prompt_tokens_total", "realtime_tokens_to
 _RUNNING, _WAITING = ("num_running_reqs", "num_requests_running"), ("num_queue_reqs", "num_requests_waiting")
 
 
-def urls_of(request: "dict[str, Any]", found: "dict[int, dict[str, Any]]") -> "list[str]":
-    """What was configured, and on request the port that each server's main process listens on."""
-    urls = list(request.get("health") or ())
-    known = {_port(url) for url in urls}
-    if request.get("health_ports"):
-        for _, row in sorted(found.items()):
-            title = " ".join(row.get("argv") or ())
-            ports = dict((port, address) for port, address in row.get("listens") or ())
-            if ports and _MAIN.search(title) and "::" not in title.split(" ")[0]:
-                port = _serving(title, ports)
-                if port not in known:
-                    known.add(port)
-                    scheme = "https" if "--ssl-" in title else "http"
-                    urls.append("%s://%s:%d/health" % (scheme, _reach(ports[port]), port))
-    return urls[:16]
+class Question:
+    """`pid`, `start`: the process in whose network `url` is meant; 0: in our own."""
+
+    def __init__(self, url: str, pid: int = 0, start: int = 0) -> None:
+        self.url, self.pid, self.start = url, pid, start
+
+
+def questions(request: "dict[str, Any]", found: "dict[int, dict[str, Any]]") -> "list[Question]":
+    """What was configured, and on request the port that each server's main process listens on.
+
+    A server in a network of its own (a container's) is asked there, once: where a configured port is one that docker
+    forwards to it, the answer of that port is its answer.
+    """
+    asked = [Question(url) for url in request.get("health") or ()]
+    known = {_port(one.url) for one in asked}
+    for pid, row in sorted(found.items()) if request.get("health_ports") else ():
+        title = " ".join(row.get("argv") or ())
+        ports = dict((port, address) for port, address in row.get("listens") or ())
+        if not ports or not _MAIN.search(title) or "::" in title.split(" ")[0]:
+            continue
+        port = _serving(title, ports)
+        own = pid if _elsewhere(pid) and os.geteuid() == 0 else 0
+        forwarded = [one for one in asked if own and not one.pid and _forwards(_port(one.url), pid, port, found)]
+        if len(forwarded) == 1:
+            forwarded[0].pid = -own  # asked through the forwarded port, and meant for it
+        elif own or port not in known:
+            known.add(0 if own else port)
+            scheme = "https" if "--ssl-" in title else "http"
+            url = "%s://%s:%d/health" % (scheme, _reach(ports[port]), port)
+            asked.append(Question(url, own, row.get("start", 0)))
+    return asked[:16]
+
+
+_PROXY = re.compile(r"-host-port (\d+) -container-ip (\S+) -container-port (\d+)")
+
+
+def _forwards(asked: int, pid: int, port: int, found: "dict[int, dict[str, Any]]") -> bool:
+    """Whether docker's own forwarder passes on what comes to the port `asked` to this port of this process."""
+    for row in found.values():
+        title = " ".join(row.get("argv") or ())
+        match = _PROXY.search(title) if "docker-proxy" in title.partition(" ")[0] else None
+        if match and (int(match.group(1)), int(match.group(3))) == (asked, port):
+            if "|-- %s\n" % match.group(2) in read_or("/proc/%d/net/fib_trie" % pid):
+                return True
+    return False
+
+
+def _elsewhere(pid: int) -> bool:
+    """Whether a process has a network of its own."""
+    try:
+        return os.readlink("/proc/%d/ns/net" % pid) != os.readlink("/proc/self/ns/net")
+    except OSError:
+        return False
+
+
+def _enter(question: Question) -> None:
+    """Join the network of a process. Only in a child of ours, which asks there on TCP and changes nothing."""
+    if question.pid <= 0:
+        return
+    fd = os.open("/proc/%d/ns/net" % question.pid, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if start_of(question.pid) != question.start:
+            raise OSError("pid %d is another process by now" % question.pid)
+        if hasattr(os, "setns"):  # Python 3.12
+            os.setns(fd, _NEWNET)
+            return
+        import ctypes
+
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.setns(fd, _NEWNET) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    finally:
+        os.close(fd)
 
 
 def _serving(title: str, ports: "dict[int, str]") -> int:
@@ -63,29 +124,30 @@ def _port(url: str) -> int:
     return int(match.group(3) or (443 if match.group(1) == "https" else 80)) if match else 0
 
 
-def start(urls: "list[str]", timeout: float) -> "list[tuple[str, Child, Child]]":
+def start(asked: "list[Question]", timeout: float) -> "list[tuple[Question, Child, Child]]":
     """Children that ask already while other things are looked at."""
-    return [(url, Child("GET " + url, _job(url, timeout)), Child("metrics", _metrics_job(url))) for url in urls]
+    return [(one, Child("GET " + one.url, _job(one, timeout)), Child("metrics", _metrics_job(one))) for one in asked]
 
 
-def finish(asked: "list[tuple[str, Child, Child]]", limit: Limit) -> None:
+def finish(asked: "list[tuple[Question, Child, Child]]", limit: Limit) -> None:
     """A child that is cut short by the look's own end is no witness against its server."""
     collect([child for _, one, two in asked for child in (one, two)], limit)
-    for url, one, two in asked:
+    for question, one, two in asked:
         answer = {"outcome": "error", "status": None, "detail": "the look ended before the answer came"}
         for said in one.values + two.values:
             answer.update(said)
-        emit("server", url=url, **answer)
+        emit("server", url=question.url, pid=abs(question.pid), **answer)
 
 
-def _job(url: str, timeout: float) -> "Callable[[Say], None]":
+def _job(question: Question, timeout: float) -> "Callable[[Say], None]":
     def job(say: "Say") -> None:
         import socket
 
         began = time.monotonic()
         answer = {"outcome": "error", "status": None, "detail": ""}  # type: dict[str, Any]
         try:
-            status, body = get(url, timeout)
+            _enter(question)
+            status, body = get(question.url, timeout)
             answer.update(outcome="answered", status=status, detail=body[:200].decode("utf-8", "replace"))
         except ConnectionRefusedError as error:
             answer.update(outcome="refused", detail=str(error))
@@ -99,13 +161,14 @@ def _job(url: str, timeout: float) -> "Callable[[Say], None]":
     return job
 
 
-def _metrics_job(url: str) -> "Callable[[Say], None]":
+def _metrics_job(question: Question) -> "Callable[[Say], None]":
     def job(say: "Say") -> None:
-        match = _URL.match(url)
+        match = _URL.match(question.url)
         if match is None:
             return
-        base = url[: len(url) - len(match.group(4) or "")]
+        base = question.url[: len(question.url) - len(match.group(4) or "")]
         try:
+            _enter(question)
             status, body = get(base + "/metrics", 5.0)
         except Exception:
             return

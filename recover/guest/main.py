@@ -79,7 +79,7 @@ def look(request: "dict[str, Any]") -> None:
     guarded("boot", restart.look, limit)
     guarded("mps", mps.look, rows, limit)
     timeout = float(request.get("health_timeout") or health.TIMEOUT_S)
-    asked = guarded("servers", health.start, health.urls_of(request, found), timeout) or []
+    asked = guarded("servers", health.start, health.questions(request, found), timeout) or []
     seconds = gpus.patience(lines, int(float(request.get("news_after") or 0.0) * 1e6))
     guarded("gpus", gpus.look, request, pci, seconds, limit)
     guarded("servers", health.finish, asked, limit.within(timeout + 2.0))

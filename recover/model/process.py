@@ -143,3 +143,4 @@ class ServerAnswer:
     tokens: int | None = None  # sum of the engine's token and iteration counters
     running: int | None = None  # requests running
     waiting: int | None = None
+    pid: int = 0  # the process in whose own network it was asked, or whose answer a forwarded port gives; 0: the guest

@@ -155,6 +155,25 @@ def test_who_refuses_on_a_port_that_a_server_listens_on_is_somebody_else() -> No
         assert health(snapshot) is Health.LIVE
 
 
+def test_what_was_asked_in_the_network_of_a_container_is_its_own_answer() -> None:
+    """Both listen on the same port, each in its own network: one is hung, the other works."""
+    boxes = [f"/system.slice/docker-{letter * 12}.scope" for letter in "ab"]
+    one = b.sglang_group(5000, tp=4, cgroup=boxes[0], launch=(*b.LAUNCH[:5], "--tp", "4"))
+    two = b.sglang_group(6000, tp=4, gpu0=4, cgroup=boxes[1], launch=(*b.LAUNCH[:5], "--tp", "4", "--x"))
+    answers = (replace(b.answer(tokens=7, running=3), pid=5000), replace(b.answer(), pid=6000))
+    snapshot = b.serving_snapshot(processes=(*one, *two), gpus=b.gpus(), servers=answers)
+    assert [f.where for f in stuck(snapshot, 6).findings] == ["5000@50000"]
+    groups = {g.key: g.health for g in assess(snapshot, Past(), Limits())[0].groups}
+    assert groups["6000@60000"] is Health.HEALTHY
+
+
+def test_a_refusal_in_its_own_network_proves_nothing() -> None:
+    box = "/system.slice/docker-0123456789abcdef.scope"
+    refused = tuple(replace(a, pid=5000) for a in LOADING)
+    snapshot = b.serving_snapshot(processes=b.sglang_group(cgroup=box), servers=refused)
+    assert signals(stuck(snapshot, 20)) == [] and health(snapshot) is Health.LIVE
+
+
 def test_one_answer_is_not_two_servers_health() -> None:
     """Containers have networks of their own, in which all may listen on the same port."""
 

@@ -99,3 +99,49 @@ def test_a_long_request_moves_what_is_held_before_it_is_counted():
     """sglang counts the tokens of a request when that is over (metrics/collector.py)."""
     text = "sglang:generation_tokens_total 7\nsglang:num_running_reqs 1\nsglang:num_used_tokens %d\n"
     assert health.counters(text % 100)["tokens"] != health.counters(text % 140)["tokens"]
+
+
+IN_A_NETWORK_OF_ITS_OWN = 'ip link set lo up && exec "$0" -I -S -c "$@"'
+
+
+def boxed(start, *words):
+    """The server in a network of its own, as a bridged container has it: the guest's loopback does not lead there."""
+    argv = ["unshare", "-n", "sh", "-c", IN_A_NETWORK_OF_ITS_OWN, sys.executable, SERVER, *words]
+    return start("", argv=argv)
+
+
+@pytest.mark.lab
+def test_a_server_in_a_network_of_its_own_is_asked_there_once(start):
+    child = boxed(start, OK, METRICS, "-m", "sglang.launch_server")
+    mine = [s for s in look(health_ports=True).servers if s.pid == child.pid]
+    assert [(s.outcome, s.status, s.tokens, s.running) for s in mine] == [("answered", 200, 1234, 3)]
+
+
+@pytest.mark.lab
+def test_a_forwarder_to_another_address_is_not_its_own(start):
+    child = boxed(start, OK, METRICS, "-m", "sglang.launch_server")
+    argv = ["/usr/bin/docker-proxy", "-host-port", "9", "-container-ip", "172.17.0.99", "-container-port", "80"]
+    assert not health._forwards(9, child.pid, 80, {1: {"argv": argv}})
+    argv[4] = "127.0.0.1"
+    assert health._forwards(9, child.pid, 80, {1: {"argv": argv}})
+    assert not health._forwards(9, child.pid, 81, {1: {"argv": argv}})
+
+
+@pytest.mark.lab
+def test_a_port_that_is_forwarded_to_it_is_its_own_answer(start):
+    """docker run -p HOST:CONTAINER: the forwarder's own command line says whose port it is."""
+    child = boxed(start, OK, METRICS, "-m", "sglang.launch_server")
+    port = next(min(p.listens) for p in look().processes.value if p.pid == child.pid)
+    line = "-proto tcp -host-ip 0.0.0.0 -host-port 9 -container-ip %s -container-port %d"
+    proxy = 'exec -a docker-proxy "$0" -I -S -c "$1" $2'
+    code = "import time; print('ready', flush=True); time.sleep(600)"
+    start("", argv=["bash", "-c", proxy, sys.executable, code, line % ("127.0.0.1", port)])
+    url = "http://127.0.0.1:9/health"
+    (said,) = [s for s in look(health_ports=True, health=[url]).servers if s.pid == child.pid]
+    assert (said.url, said.outcome) == (url, "refused")  # nothing listens there: it was asked all the same, once
+
+
+def test_another_process_behind_the_same_pid_is_not_asked(start):
+    child = start("import time; print('ready', flush=True); time.sleep(600)")
+    with pytest.raises(OSError, match="another process"):
+        health._enter(health.Question("http://127.0.0.1/", child.pid, 1))

@@ -160,6 +160,7 @@ def _server(row: Row) -> ServerAnswer:
         tokens=row.maybe("tokens"),
         running=row.maybe("running"),
         waiting=row.maybe("waiting"),
+        pid=row.number("pid"),
     )
 
 
