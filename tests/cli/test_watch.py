@@ -1,4 +1,4 @@
-"""`check --watch`, `--recover` and `breaker` over machines that are not there: what is written, and what is done when."""
+"""`check --watch`, `--recover` and `breaker` over machines that are not there: what is written and what is done."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ import pytest
 from recover.core.config_watch import WatchConfig
 from recover.core.fleet import FleetLimits
 from recover.core.watch import Policy
+from recover.core.windows import Hours, Window
 from recover.edge.simulated import FAULTS, SimulatedMachine
 from recover.model.ladder import Playbook
 from recover.model.snapshot import Target
+from recover.model.verdict import Scope
 from recover.wiring import Flags, Wired
 from tests.cli.conftest import Cli, Ran
 from tests.cli.simulated import SimulatedApp
@@ -101,3 +103,120 @@ def test_recover_acts_and_looks_again(cli: Cli, fleet: Made) -> None:
     assert seen["other"]["acted"]["acted"] is False and seen["other"]["acted"]["rule"] == "not-critical"
     assert "StopService" in app.acts("node") and app.acts("other") == []
     assert cli("history", "--json").out.count('"watch (') >= 1
+
+
+def nothing_done(app: Lasting, seen: dict[str, dict[str, Any]], rule: str, name: str = "node") -> str:
+    assert seen[name]["acted"]["rule"] == rule, seen[name]["acted"]
+    assert seen[name]["acted"]["acted"] is False and app.acts(name) == []
+    return str(seen[name]["acted"]["why"])
+
+
+def test_a_dry_run_says_what_would_be_done_and_writes_nothing(cli: Cli, fleet: Made, tmp_path: Path) -> None:
+    app = fleet(node="dead-rank", lost="gpu-lost", well="idle")
+    before = check(cli, app, "--recover", "--dry-run")
+    assert "would try stop-service" in nothing_done(app, before, "would-act")
+    assert "gpu-lost" in nothing_done(app, before, "unlisted", "lost")
+    assert before["node"]["status"] == "CRITICAL" and before["node"]["acted"]["dry_run"] is True
+    assert not (tmp_path / "state").exists()
+    ran = cli("check", "--all", "-q", "--recover", "--dry-run", app=app)
+    assert ran.code == 2 and "node: would try stop-service" in ran.out and "lost: not acted on (unlisted)" in ran.out
+
+
+def test_a_dry_run_needs_recover(cli: Cli, fleet: Made) -> None:
+    ran = cli("check", "--all", "--dry-run", app=fleet(node="idle"))
+    assert ran.code == 3 and "--recover" in ran.err
+
+
+def test_a_look_that_does_not_last_is_left_alone(cli: Cli, fleet: Made) -> None:
+    app = fleet(watch=WatchConfig(Policy(apart_s=0.0)), node="dead-rank")
+    assert "CRITICAL in 1 of the last looks, and 3 of 4" in nothing_done(app, check(cli, app, "--recover"), "soft")
+    nothing_done(app, check(cli, app, "--recover"), "soft")
+    assert check(cli, app, "--recover")["node"]["acted"]["rule"] == "acted"
+
+
+def test_a_small_fleet_is_counted_and_told(cli: Cli, fleet: Made) -> None:
+    limits = FleetLimits(max_nodes=5, max_percent=20, sick_percent=100)
+    app = fleet(limits, a="dead-rank", b="idle", c="idle")
+    assert "20 % of 3 are 0" in nothing_done(app, check(cli, app, "--recover"), "limit", "a")
+    app = fleet(replace(limits, at_least=1), a="dead-rank", b="idle", c="idle")
+    assert check(cli, app, "--recover")["a"]["acted"]["rule"] == "acted"
+
+
+def test_no_more_nodes_than_allowed_and_no_node_twice_in_a_window(cli: Cli, fleet: Made) -> None:
+    app = fleet(replace(ANY, max_nodes=1), a="dead-rank", b="dead-rank", c="idle")
+    first = check(cli, app, "--recover")
+    assert sorted(first[n]["acted"]["rule"] for n in "ab") == ["acted", "limit"]
+    second = check(cli, app, "--recover")
+    assert sorted(second[n]["acted"]["rule"] for n in "ab") == ["limit", "not-critical"]
+
+
+def test_a_fleet_that_is_sick_as_one_is_left_alone(cli: Cli, fleet: Made) -> None:
+    app = fleet(replace(ANY, sick_percent=30), a="dead-rank", b="dead-rank", c="idle", d="idle")
+    assert "most likely it is not the nodes" in nothing_done(app, check(cli, app, "--recover"), "sick-fleet", "a")
+
+
+def test_one_node_of_a_fleet_that_was_not_seen_is_left_alone(cli: Cli, fleet: Made) -> None:
+    app = fleet(a="dead-rank", b="idle", c="idle")
+    ran = cli("check", "a", "--recover", "-q", "--format", "json", app=app)
+    assert "only 1 of 3 targets" in nothing_done(app, told(ran), "sick-fleet", "a")
+    check(cli, app, "--watch")  # now the others were seen
+    ran = cli("check", "a", "--recover", "-q", "--format", "json", app=app)
+    assert told(ran)["a"]["acted"]["rule"] == "acted"
+
+
+ALWAYS = Window(hours=(Hours(frozenset(range(7)), 0, 1440),), why="kernel updates")
+
+
+def test_nothing_in_a_window_or_in_quiet_hours_or_where_the_owner_said_no(cli: Cli, fleet: Made) -> None:
+    app = fleet(node="dead-rank")
+    app.config = replace(app.config, maintenance=(ALWAYS,))
+    assert nothing_done(app, check(cli, app, "--recover"), "maintenance") == "kernel updates"
+    app.config = replace(app.config, maintenance=(), watch=replace(EAGER, quiet=(replace(ALWAYS, why="quiet hours"),)))
+    assert nothing_done(app, check(cli, app, "--recover"), "maintenance") == "quiet hours"
+    app.config = replace(app.config, maintenance=(replace(ALWAYS, targets=("other-*",)),), watch=EAGER)
+    assert check(cli, app, "--recover")["node"]["acted"]["rule"] == "acted"
+
+
+def test_the_breaker_opens_on_what_nothing_explains_and_a_person_closes_it(cli: Cli, fleet: Made) -> None:
+    app = fleet(a="orphaned", b="idle")
+    app.faults["a"] = replace(FAULTS["orphaned"], vram=80123, vram_cure=Scope.VM)
+    ran = cli("check", "--all", "--recover", "-q", "--format", "json", "--every", "0.1", app=app)
+    first = told(ran)["a"]["acted"]
+    assert first["rule"] == "acted" and "this opens the breaker" in first["why"], first
+    assert ran.code == 1  # what it holds now does not last yet
+    shown = cli("breaker")
+    assert shown.code == 1 and shown.out.startswith("OPEN since") and "a: " in shown.out
+    app.machines.clear()
+    app.faults["b"] = FAULTS["dead-rank"]
+    assert "breaker is open" in nothing_done(app, check(cli, app, "--recover"), "breaker", "b")
+    closed = cli("breaker", "close", "--why", "driver\x1b[31m updated")
+    assert closed.code == 0 and closed.out.startswith("closed: it was open since")
+    data = json.loads(cli("breaker", "show", "--json").out)
+    assert data["state"] == "closed" and data["breakers"][0]["closed_why"] == "driver updated"
+    assert data["breakers"][0]["closed_by"] and cli("breaker").code == 0
+    assert check(cli, app, "--recover")["b"]["acted"]["rule"] == "acted"
+
+
+@pytest.mark.parametrize("rubbish", [b"", b"{", b"[]", b'{"$": "Ledger", "permits": [1]}'])
+def test_a_damaged_ledger_stops_everything_and_is_named(cli: Cli, fleet: Made, tmp_path: Path, rubbish: bytes) -> None:
+    app = fleet(node="dead-rank")
+    path = tmp_path / "state/watch/ledger.json"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(rubbish)
+    assert "ledger.json is damaged" in nothing_done(app, check(cli, app, "--recover"), "ledger")
+    assert path.read_bytes() == rubbish
+    shown = cli("breaker", "show", "--json")
+    assert shown.code == 3 and json.loads(shown.out)["state"] is None and "move the file away" in shown.err
+    assert cli("breaker", "close").code == 3
+
+
+def test_where_a_person_worked_a_while_ago_nothing_is_done(cli: Cli, fleet: Made) -> None:
+    app = fleet(node="dead-rank")
+    assert cli("node", "--only", "end-workers", "-q", app=app).code == 11  # nobody consented
+    assert "worked on it within 30 min" in nothing_done(app, check(cli, app, "--recover"), "at-work")
+
+
+def test_a_playbook_without_lists_is_refused_before_anything_is_looked_at(cli: Cli, fleet: Made) -> None:
+    app = fleet(watch=replace(EAGER, playbook="hung-server"), node="dead-rank")
+    ran = cli("check", "--all", "--recover", app=app)
+    assert ran.code == 3 and "[unattended]" in ran.err and app.machines == {}
