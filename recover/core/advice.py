@@ -19,6 +19,8 @@ def next_command(history: History, kind: EndKind) -> str:
         if isinstance(owed.duty.do, StartVm):
             vm = owed.duty.do.vm
             what, tool = ("container", "pct") if vm.container else ("VM", "qm")
+            if vm.container and history.last is not None and ":vzstop:" in history.last.busy:
+                return f"pct start {vm.vmid}    # on its node, once our stop has ended; {_held_up(vm.vmid)}"
             return f"{tool} start {vm.vmid}    # on its Proxmox node: we stopped this {what} and owe its start"
     match kind:
         case EndKind.HEALTHY | EndKind.RECOVERED | EndKind.PLANNED:
@@ -34,6 +36,12 @@ def next_command(history: History, kind: EndKind) -> str:
         case EndKind.NEEDS_HUMAN:
             return _REBOOT if _found(history) & _ONLY_POWER else f"gpu-recover plan {target}"
     return ""
+
+
+def _held_up(vmid: int) -> str:
+    """pve-container waits for `lxc-stop --kill` without a limit: a process that sleeps in the kernel holds it up."""
+    shown = f"ps -eo pid,stat,wchan:30,comm,cgroup | grep -E 'lxc[^ ]*[./]{vmid}(/|$)'"
+    return f"what it waits for: {shown} (state D: only that it ends, or a reboot of the node, helps)"
 
 
 _ONLY_POWER = frozenset({"pci-device-dead", "leftover-qemu"})

@@ -108,6 +108,9 @@ class VmRef:
     name: str = ""
     container: bool = False
 
+    def __str__(self) -> str:
+        return f"{'container' if self.container else 'VM'} {self.vmid}"
+
 
 @dataclass(frozen=True, slots=True)
 class ShutdownVm:

@@ -72,7 +72,7 @@ class HypervisorActuator:
                 return self._await_boot(action)
             case ShutdownVm() | StopVm() | StartVm() | ResetVm():
                 if action.vm.cluster != self._cluster:
-                    return refused(f"VM {action.vm.vmid} is of cluster {action.vm.cluster}, not {self._cluster}")
+                    return refused(f"{action.vm} is of cluster {action.vm.cluster}, not {self._cluster}")
                 return self._vm(action)
         return refused(f"{type(action).__name__} is not done through the Proxmox API")
 

@@ -47,7 +47,7 @@ class Power:
     def ready(self, ref: VmRef, verb: Verb, limit: Limit) -> Ready | Outcome:
         """The guest, or why nothing is sent to it: done already, another guest, locked, somebody at work."""
         self._sight.limit = limit
-        doing = f"{verb.word} of VM {ref.vmid}"
+        doing = f"{verb.word} of {ref}"
         vm = self._sight.see(ref.vmid, ref.container)
         if isinstance(vm, ApiError):
             return failed(doing, vm)
@@ -91,7 +91,7 @@ class Power:
         if verb is START and vm.status == "running" and not vm.ha:
             return refused(f"{vm}: a start does not change that")
         if vm.lock and not (verb is START and vm.lock == "suspended"):
-            return refused(f"VM is locked ({vm.lock}): somebody else works on it, and its lock is left alone")
+            return refused(f"{vm.called} is locked ({vm.lock}): somebody else works on it, and its lock is left alone")
         if limit.left() <= 0:
             return refused(f"{vm}: no time is left for the {verb.word}")
         return None
@@ -100,19 +100,17 @@ class Power:
         """Refuses where another works on the guest; a task of our own is waited for, since it has the lock file."""
         running = self._sight.running_tasks(vm)
         if isinstance(running, ApiError):
-            return failed(f"{verb.word} of VM {vm.vmid}: who works on it", running)
+            return failed(f"{verb.word} of {vm.called}: who works on it", running)
         for task in running:
             if not (task.ours or _of_ha(vm, task)):
-                return refused(f"{clean(task.type, 40)} by {clean(task.user, 100)} is running on VM {vm.vmid}")
+                return refused(f"{clean(task.type, 40)} by {clean(task.user, 100)} is running on {vm.called}")
         shutdowns = bool(running) and all(t.ours and t.type in ("qmshutdown", "vzshutdown") for t in running)
         if verb is STOP and shutdowns and not vm.ha and self._sight.can_overrule():
             return {_OVERRULE: 1}
         for task in running:
             if not isinstance(self._tasks.wait(task.node, task.upid, limit.left(), read=False), TaskEnd):
                 whose = "HA's" if _of_ha(vm, task) else "our own"
-                return refused(
-                    f"{whose} {clean(task.type, 40)} of VM {vm.vmid} still runs", clear=False, busy=task.upid
-                )
+                return refused(f"{whose} {clean(task.type, 40)} of {vm.called} still runs", clear=False, busy=task.upid)
         return {}
 
     # the act
@@ -123,10 +121,12 @@ class Power:
         given = {**params, **ready.more}
         posted = self._tasks.post_task(where, given, node=vm.node, vmid=vm.vmid, types=verb.types, most=limit.rest())
         if isinstance(posted, NotStarted):
-            outcome = failed(f"VM {vm.vmid} was not told to {verb.word}", posted.error)
+            outcome = failed(f"{vm.called} was not told to {verb.word}", posted.error)
             if posted.error.kind is Kind.BAD_REQUEST and _OVERRULE in given:  # this version doesn't know it
                 self._wait_for_others(vm, limit)
                 return Again(outcome)
+            if posted.error.kind is Kind.FAILED:
+                return self._overtaken(vm, verb) or outcome
             return Again(outcome) if posted.error.kind is Kind.NOT_THERE else outcome  # moved to another node
         if isinstance(posted, Unresolved):
             return Ran(verb, vm, self._arrived(verb, limit.then(GRACE_S), vm), posted)
@@ -138,6 +138,13 @@ class Power:
                 self._wait_for_others(vm, limit)
                 return Again(undone(ran))
         return ran
+
+    def _overtaken(self, vm: Vm, verb: Verb) -> Outcome | None:
+        """Somebody was faster: LXC refuses then (`CT 200 not running`) where QEMU's worker has nothing to do."""
+        seen = self._sight.see(vm.vmid, vm.container) if verb.ensure else None
+        if not isinstance(seen, Vm) or not seen.has(verb.goal):
+            return None
+        return Outcome(True, f"already: {seen}", changed=False)
 
     def _followed(self, vm: Vm, verb: Verb, upid: str, limit: Limit) -> Ran:
         parsed = parse_upid(upid)

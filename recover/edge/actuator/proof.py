@@ -132,7 +132,8 @@ def _ok_and_not_done(ran: Ran, now: str) -> Outcome:
     if isinstance(ran.after, ApiError):
         return Outcome(False, f"the {word} task ended OK; {now}", clear=False, log=tail(ran))
     still = "still runs" if ran.verb.goal == "stopped" else "does not run"
-    detail = f"the {word} task ended OK and the VM {still}: {now}{told(ran.notes)}"
+    what = "container" if ran.before.container else "VM"
+    detail = f"the {word} task ended OK and the {what} {still}: {now}{told(ran.notes)}"
     return Outcome(False, detail, changed=False, log=tail(ran))
 
 

@@ -48,11 +48,13 @@ class Vm:
         """The API's word for it."""
         return "lxc" if self.container else "qemu"
 
+    @property
+    def called(self) -> str:
+        return f"{'container' if self.container else 'VM'} {self.vmid}"
+
     def __str__(self) -> str:
         shown = self.status if self.qmpstatus in ("", self.status) else f"{self.status} ({self.qmpstatus})"
-        return f"{'container' if self.container else 'VM'} {self.vmid} on {self.node} is {shown}" + (
-            f", HA state {self.ha}" if self.ha else ""
-        )
+        return f"{self.called} on {self.node} is {shown}" + (f", HA state {self.ha}" if self.ha else "")
 
     def has(self, goal: str) -> bool:
         """Whether it is "stopped" or "running" and nobody is about to change that: HA's next round would."""
@@ -171,8 +173,8 @@ def mismatch(vm: Vm, config: Mapping[str, Any], ref: VmRef) -> str:
         has = vm_config(config, vm.node).smbios_uuid
         if has == ref.smbios_uuid.strip().lower():
             return ""
-        return f"VM {vm.vmid} has SMBIOS UUID {has or 'none'}, expected {clean(ref.smbios_uuid, 40)}"
+        return f"{vm.called} has SMBIOS UUID {has or 'none'}, expected {clean(ref.smbios_uuid, 40)}"
     if not ref.name:
-        return f"nothing is known to tell VM {vm.vmid} by: neither an SMBIOS UUID nor a name"
+        return f"nothing is known to tell {vm.called} by: neither an SMBIOS UUID nor a name"
     wanted = clean(ref.name, NAME)
-    return "" if vm.name == wanted else f"VM {vm.vmid} is named {vm.name or 'nothing'}, expected {wanted}"
+    return "" if vm.name == wanted else f"{vm.called} is named {vm.name or 'nothing'}, expected {wanted}"

@@ -121,7 +121,7 @@ def test_a_lock_is_somebody_at_work(lab, action, vm):
     server = lab({**vm, "lock": "backup"})
     outcome = server.act(action)
     assert (outcome.ok, outcome.changed, outcome.clear) == (False, False, True)
-    assert "VM is locked (backup)" in outcome.detail and not server.sent()
+    assert "VM 174 is locked (backup)" in outcome.detail and not server.sent()
 
 
 @four

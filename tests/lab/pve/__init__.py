@@ -31,6 +31,7 @@ CONFIGURATION (a dict, or a .json / .toml file; every key is optional unless mar
 ``nodes``         [{"name": "pve1", "online": true, "memory_mib": 2457600, "used_mib": 24576, "pci": [DEVICE, ...]}]
                   used_mib is what the host itself uses; the RAM of running VMs (and of zombies) comes on top
 ``vms``           [VM, ...] below
+``cts``           [CT, ...] below
 ``mappings``      [{"id": "gpu0", "description": "", "map": ["id=10de:2bb5,iommugroup=14,node=pve1,path=0000:01:00.0"]}]
 ``tasks``         [{"type": "vzdump", "vmid": 101, "node": "pve1", "user": "root@pam", "age_s": 300,
                     "status": "running" | exit status, "log": ["..."]}]
@@ -53,6 +54,10 @@ VM      {"vmid"*: 174, "name"*: "node-174", "node": "pve1", "memory_mib": 1024, 
          "stop_how": "quit" | "sigterm" | "sigkill" | "zombie" | "still-runs",
          "zombie": false (API says stopped, QEMU still holds RAM and devices; a start then ends
                    `timeout waiting on systemd`)}
+
+CT      {"vmid"*: 200, "name"*: "ct-200", "node": "pve1", "status": "running" | "stopped", "lock", "tags", "ha", "pool",
+         "template", "config": {"dev0": "/dev/nvidia0", ...}, "pending": {}, "shutdown_secs", "start_secs", "stop_secs",
+         "start_error": null, "hangs": false (a process of it takes no SIGKILL: a vzstop runs until it is false again)}
 
 FAULT   {"kind"*: ..., "times": 1 (null = for ever), "skip": 0 (let so many through first), "id": "any name"}
   on an HTTP call, matched by "method" (any if absent) and "path" (fnmatch on the path after /api2/json), or by the
@@ -85,13 +90,14 @@ CONTROL PROTOCOL: unix socket ``control.sock``; a line of JSON in, a line of JSO
 in  {"op": NAME, ...arguments}     out  {"ok": true, "result": ...} | {"ok": false, "error": "text"}
 
 ``ping``                            -> "pong"
-``state``                           -> {"vms": {"174": {...}}, "nodes": {...}, "tasks": [...], "faults": [...],
+``state``                           -> {"vms": {"174": {...}}, "cts", "nodes": {...}, "tasks": [...], "faults": [...],
                                        "quorate", "requests": how many}
 ``requests``  [since=0]             -> [{"n", "time", "method", "path", "params", "status", "fault"}] with n > since
 ``inject``    fault=FAULT           -> its id
 ``clear``     [id]                  -> how many faults were removed (all without id)
 ``vm``        vmid, set={...}       -> the VM as in ``state``; keys as in VM (status, lock, agent, node, ha, pending,
                                        ...); "config": {...} is merged, null deletes a key. No hook is called.
+``ct``        vmid, set={...}       -> the container as in ``state``; keys as in CT
 ``device``    node, bdf, set={...}  -> the device (e.g. {"gone": true}, {"reset": "fails"})
 ``node``      name, set={...}       -> online, memory_mib, used_mib
 ``quorum``    value=bool

@@ -17,6 +17,7 @@ from fakepve.errors import strip_prefix
 from fakepve.model import TaskError
 from fakepve.server import SECRET_KEYS, params
 
+from .containers import Containers
 from .faults import Fault, Faults
 from .hooks import NoHooks, PowerHooks
 from .machine import LabVm, PciDevice, devices_of
@@ -34,7 +35,7 @@ def bare(status: int, text: str) -> web.Response:
     return web.Response(status=status, reason=text.splitlines()[0] if text else "")
 
 
-class FakePveGpu(Permits, Power, Reads, Tasks, FakePve):  # type: ignore[misc]
+class FakePveGpu(Permits, Power, Reads, Containers, Tasks, FakePve):  # type: ignore[misc]
     """The API of a small cluster with GPU guests, built from a configuration (see the package's docstring)."""
 
     def __init__(self, config: dict[str, Any], secret: str, hooks: PowerHooks | None = None) -> None:
@@ -67,6 +68,8 @@ class FakePveGpu(Permits, Power, Reads, Tasks, FakePve):  # type: ignore[misc]
         self.mappings = {entry["id"]: entry for entry in config.get("mappings", ())}
         for data in config.get("vms", ()):
             self.add_lab_vm(data)
+        for data in config.get("cts", ()):
+            self.add_lab_ct(data)
         for data in config.get("tasks", ()):
             self.foreign_task(data)
         for data in config.get("faults", ()):

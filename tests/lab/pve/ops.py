@@ -38,6 +38,7 @@ class Ops:
         pve = self._pve
         return {
             "vms": {str(vm.vmid): vm.view() for vm in pve.vms},
+            "cts": {str(ct.vmid): ct.view() for ct in pve.cts},
             "nodes": {
                 name: {
                     "online": pve.nodes[name]["online"],
@@ -67,6 +68,13 @@ class Ops:
         if vm.node not in self._pve.node_memory:
             self._pve.add_lab_node({"name": vm.node})
         return vm.view()
+
+    def op_ct(self, vmid: int, set: dict[str, Any]) -> dict[str, Any]:
+        ct = self._pve.ct(int(vmid))
+        if ct is None:
+            raise ValueError(f"no container {vmid}")
+        ct.change(set)
+        return ct.view()
 
     def op_device(self, node: str, bdf: str, set: dict[str, Any]) -> dict[str, Any]:
         device = self._pve.devices[node][bdf]

@@ -47,6 +47,7 @@ KEYS = {
     "hooks",
     "nodes",
     "vms",
+    "cts",
     "mappings",
     "tasks",
     "faults",
