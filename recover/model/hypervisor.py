@@ -34,6 +34,7 @@ class HostPci:
     device_ids: tuple[str, ...] = ()  # "10de:2bb1"
     iommu_groups: tuple[int, ...] = ()
     present: Reading[bool] = NOT_ASKED
+    gpus: Reading[int] = NOT_ASKED  # how many NVIDIA GPUs it puts on the guest's bus
 
 
 @dataclass(frozen=True, slots=True)

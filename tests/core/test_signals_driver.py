@@ -11,6 +11,7 @@ from recover.core.xid_table import XIDS
 from recover.core.xids import cure, is_fault
 from recover.model.gpu import Condition, Driver, Gpu, RecoveryAction
 from recover.model.guest import GuestIdentity, Mark
+from recover.model.hypervisor import GuestKind, HostPci, Hypervisor, VmConfig
 from recover.model.reading import Known, Unknown, Why
 from recover.model.snapshot import Snapshot
 from recover.model.verdict import Scope, State
@@ -269,6 +270,34 @@ def test_fewer_gpus_than_the_baseline_the_bus_or_the_configuration_have() -> Non
     assert missing(seven, baseline=None, pci_gpus=UNKNOWN, target=b.target(expect=(("gpus", 8),))) == ["gpu-missing"]
     assert missing(seven, baseline=None, pci_gpus=UNKNOWN) == []
     assert once(b.healthy_snapshot(gpus=seven)).state is State.UNCERTAIN
+
+
+def given(*counts: int | None, kind: GuestKind = GuestKind.VM) -> Hypervisor:
+    """A VM with one entry for each count; None: nobody can tell what it is."""
+    entries = [HostPci(f"hostpci{i}", "x", gpus=Known(n) if n is not None else UNKNOWN) for i, n in enumerate(counts)]
+    return b.hypervisor(config=Known(VmConfig("node-174", 1024, hostpci=tuple(entries))), kind=kind)
+
+
+def test_a_gpu_that_proxmox_passes_through_and_the_bus_lacks() -> None:
+    seven = b.gpus(7)
+    bus = Known(tuple(g.bus_id for g in seven))
+
+    def seen(hypervisor: Hypervisor, **changes: object) -> list[str]:
+        return missing(seven, **{"baseline": None, "pci_gpus": bus, "hypervisor": hypervisor, **changes})
+
+    assert seen(given(*[1] * 8)) == ["gpu-missing"]
+    assert seen(given(4, 4, 0)) == ["gpu-missing"]  # two mappings of four, and a network card
+    assert seen(given(*[1] * 7)) == seen(given(*[1] * 6)) == []
+    assert seen(given(*[1] * 7, None)) == seen(given(*[1] * 8), pci_gpus=UNKNOWN) == []
+    assert seen(given(*[1] * 8, kind=GuestKind.CONTAINER)) == []
+    assert seen(given(*[1] * 8), baseline=b.baseline()) == ["gpu-missing"]  # and told once
+
+
+def test_a_guest_whose_driver_sees_nothing_still_has_a_bus() -> None:
+    gone = Known(replace(Driver(Condition.FAILS), nvml_code=9, detail="Driver Not Loaded"))
+    bare = b.healthy_snapshot(driver=gone, gpus=(), pci_gpus=Known(()), baseline=None, hypervisor=given(1, 1))
+    found = finding(stuck(bare), "gpu-missing")
+    assert found.cure is Scope.VM and "0 GPUs are on the guest's bus, and Proxmox passes 2" in found.says
 
 
 def test_a_young_guest_may_still_bring_its_gpus_up() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from recover.model.gpu import NOT_ASKED
 from recover.model.hypervisor import HostPci, VmConfig
-from recover.model.reading import Known, Reading, Unknown
+from recover.model.reading import Known, Reading, Unknown, Why
 
 _ADDRESS = re.compile(r"(?:(?P<domain>[0-9a-f]{4,8}):)?(?P<slot>[0-9a-f]{2}:[0-9a-f]{2})(?:\.(?P<function>[0-7]))?")
 _MAC = re.compile(r"(?<![0-9A-Fa-f:])(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}(?![0-9A-Fa-f:])")
@@ -137,7 +137,28 @@ def host_pci(key: str, raw: str, node: str, devices: Reading[tuple[PciDevice, ..
         device_ids=tuple(d.ids for d in rows),
         iommu_groups=tuple(dict.fromkeys(d.group for d in rows if d.group is not None)),
         present=_present(devices, mappings if mapping else Known(None), found_mapping, len(addresses), len(rows)),
+        gpus=_gpus(parts, paths, devices),
     )
+
+
+def _gpus(parts: Mapping[str, str], paths: tuple[str, ...], devices: Reading[tuple[PciDevice, ...]]) -> Reading[int]:
+    """By the class of each function, since audio and NVSwitches share the vendor. Alternatives must all say the same.
+
+    A vGPU (mdev) is one GPU; a guest that is shown another vendor may show none.
+    """
+    if isinstance(devices, Unknown):
+        return devices
+    if "vendor-id" in parts:
+        return Unknown(Why.ABSENT, "the guest is shown another vendor")
+    on_bus = {d.address: d for d in devices.value}
+    counts = set()
+    for path in paths:
+        there = [on_bus.get(address) for address in expand(path, devices)]
+        if not there or None in there:
+            return Unknown(Why.ABSENT, f"{path} is not on the node's bus")
+        found = sum(d.gpu for d in there if d is not None)
+        counts.add(min(found, 1) if "mdev" in parts else found)
+    return Known(counts.pop()) if len(counts) == 1 else Unknown(Why.ABSENT, "which device it is, is not known")
 
 
 def _present(

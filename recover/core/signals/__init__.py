@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from recover.core.look import Look, Signs
-from recover.core.signals import driver, host, hypervisor, memory, modules, processes, reboot, server
+from recover.core.signals import driver, host, hypervisor, memory, missing, modules, processes, reboot, server
 
 SIGNALS: tuple[Callable[[Look], Signs], ...] = (
     hypervisor.vm_state,
@@ -17,8 +17,8 @@ SIGNALS: tuple[Callable[[Look], Signs], ...] = (
     driver.gpu_condition,
     driver.recovery,
     driver.remapping,
-    driver.missing_gpus,
-    driver.link_width,
+    missing.missing_gpus,
+    missing.link_width,
     driver.switches,
     modules.stuck_unload,
     driver.reset_hint,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from recover.core.groups import uuid_of
-from recover.core.look import Gap, Look, Sign, Signs, on_gpu, watch
+from recover.core.look import Gap, Look, Signs, on_gpu, watch
 from recover.core.news import Fault, of_kind
 from recover.core.read.kernel_log import SxidEvent
 from recover.core.xid_table import SXID_RESET_FABRIC, SXID_RESTART_VM, XIDS
@@ -229,55 +229,6 @@ def remapping(look: Look) -> Signs:
         elif gpu.remap_pending == Known(True):
             says = "has a row remap pending, which its next reset applies"
             yield on_gpu("row-remap-pending", gpu, says, Scope.GPU)
-
-
-def missing_gpus(look: Look) -> Signs:
-    """Fewer GPUs than the baseline, the configuration or the PCI bus have. Right after a boot they may still come."""
-    guest = look.guest
-    if guest is None:
-        return
-    if not isinstance(guest.gpus, Known):
-        yield Gap("the GPUs are not known")
-        return
-    driver = look.driver
-    if driver is None or driver.condition is not Condition.ANSWERS:
-        return
-    seen = {uuid_of(g) for g in look.gpus} | {g.bus_id for g in look.gpus}
-    saved = [] if look.baseline is None else [b for b in look.baseline.gpus if not {b.uuid, b.bus_id} & seen]
-    for gone in saved:
-        says = f"GPU {gone.uuid} ({gone.bus_id}) is missing: the baseline has it"
-        yield _missing(look, gone.uuid, says, len(saved))
-    if not saved:
-        yield from _fewer(look, seen)
-
-
-def _fewer(look: Look, seen: set[str]) -> Signs:
-    guest, expected = look.guest, dict(look.snapshot.target.expect).get("gpus")
-    container = guest is not None and guest.identity.container
-    bus = guest.pci_gpus.value if guest is not None and isinstance(guest.pci_gpus, Known) and not container else ()
-    for bus_id in (b for b in bus if b not in seen):
-        yield _missing(look, bus_id, f"the GPU at {bus_id} is on the bus, and the driver does not show it", len(bus))
-    if expected is not None and len(look.gpus) < expected and not set(bus) - seen:
-        says = f"{len(look.gpus)} GPUs are there, and the configuration expects {expected}"
-        yield _missing(look, None, says, expected - len(look.gpus))
-    if not look.gpus and not bus and expected is None:
-        yield Gap("no GPU was seen, and nothing says that there should be one")
-
-
-def _missing(look: Look, where: str | None, says: str, level: int) -> Sign:
-    broken = tuple(e.msg for e in of_kind(look.events, "io-region-invalid"))[:2]
-    finding = Finding("gpu-missing", says, None if broken else Scope.VM, where, broken)
-    return watch(f"missing:{where or 'count'}", level, 1, look.ripens(), finding)
-
-
-def link_width(look: Look) -> Signs:
-    """A link that is narrower than it was: only the host can train it anew."""
-    saved = {} if look.baseline is None else {b.uuid: b.link_width for b in look.baseline.gpus}
-    for gpu in look.gpus:
-        before = saved.get(uuid_of(gpu))
-        if before is not None and isinstance(gpu.link_width, Known) and 0 < gpu.link_width.value < before:
-            says = f"has a PCIe link of x{gpu.link_width.value}, it was x{before}"
-            yield on_gpu("link-width", gpu, says, Scope.HOST_DEVICE)
 
 
 def switches(look: Look) -> Signs:

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recover.core.read.pve import PveRaw, hypervisor, parse_upid, task_list
-from recover.core.read.pve_config import ALL_NVIDIA, nvidia_nodes, pci_devices, properties, shared_nodes, vm_config
+from recover.core.read.pve_config import (
+    ALL_NVIDIA,
+    PciDevice,
+    nvidia_nodes,
+    pci_devices,
+    properties,
+    shared_nodes,
+    vm_config,
+)
 from recover.model.hypervisor import AgentState, GuestKind
 from recover.model.reading import Known, Unknown, Why
 from recover.steps.power import start_timeout_s
@@ -104,6 +112,36 @@ def test_details_of_a_device():
     (device,) = vm_config({"hostpci0": "41:00,mdev=nvidia-63,driver=keep"}, "pve1", BUS).hostpci
     assert (device.mdev, device.driver) == ("nvidia-63", "keep")
     assert device.device_ids == ("10de:2bb5", "10de:22e8") and device.iommu_groups == (14,)
+
+
+HGX = Known((
+    *(PciDevice(f"0000:{slot}:00.0", "10de:2330", None, "0302") for slot in ("1b", "2b")),
+    PciDevice("0000:05:00.0", "10de:22a3", None, "0680"),  # NVSwitch
+    PciDevice("0000:41:00.0", "10de:2bb1", None, "0300"), PciDevice("0000:41:00.1", "10de:22e8", None, "0403"),
+    PciDevice("0000:61:00.0", "15b3:1021", None, "0207"),
+))  # fmt: skip
+SETS = Known([
+    {"id": "pair", "map": ["node=pve1,path=0000:1b:00.0;0000:2b:00.0,id=10de:2330"]},
+    {"id": "either", "map": ["node=pve1,path=0000:1b:00.0", "node=pve1,path=0000:2b:00.0", "node=pve2,path=41:00"]},
+    {"id": "odd", "map": ["node=pve1,path=0000:1b:00.0", "node=pve1,path=0000:05:00.0"]},
+])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [
+        ("0000:1b:00", 1), ("0000:41:00,pcie=1,x-vga=1", 1), ("0000:41:00.1", 0), ("0000:05:00.0", 0), ("61:00", 0),
+        ("1b:00.0;2b:00.0", 2), ("mapping=pair,pcie=1", 2), ("mapping=either", 1), ("mapping=odd", None),
+        ("0000:77:00", None), ("mapping=absent", None), ("0000:41:00.0,mdev=nvidia-63", 1),
+        ("0000:1b:00,vendor-id=0x1002", None),
+    ],
+)  # fmt: skip
+def test_how_many_gpus_an_entry_puts_on_the_guests_bus(value, count):
+    """Audio functions and NVSwitches share NVIDIA's vendor id; alternatives must all be of as many GPUs."""
+    (device,) = vm_config({"hostpci0": value}, "pve1", HGX, SETS).hostpci
+    assert (device.gpus.value if isinstance(device.gpus, Known) else None) == count
+    (blind,) = vm_config({"hostpci0": value}, "pve1", Unknown(Why.DENIED, "Sys.Audit"), SETS).hostpci
+    assert isinstance(blind.gpus, Unknown)
 
 
 def test_device_files_of_containers():
