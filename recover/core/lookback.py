@@ -152,10 +152,8 @@ def spread(times: Iterable[float]) -> Spread:
     n = len(ordered)
     if not n:
         return Spread(0)
-    p50, p95 = (
-        ordered[math.ceil(share * n) - 1] if n >= least else None
-        for share, least in ((0.5, P50_FROM), (0.95, P95_FROM))
-    )
+    p50 = ordered[math.ceil(0.5 * n) - 1] if n >= P50_FROM else None
+    p95 = ordered[math.ceil(0.95 * n) - 1] if n >= P95_FROM else None
     return Spread(n, ordered[0], ordered[-1], p50, p95)
 
 

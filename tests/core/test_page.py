@@ -230,6 +230,11 @@ def test_a_reader_of_the_ticket_reads_what_was_said(word: str) -> None:
     assert read == f"x {said}".strip()
 
 
+@pytest.mark.parametrize("word", HOSTILE)
+def test_a_word_at_the_beginning_of_a_line_opens_nothing(word: str) -> None:
+    assert blocks(f"- {plain(word)}\n") == blocks("- word\n") or not clean(word)
+
+
 # -- scenarios
 
 SCENARIOS = (
