@@ -31,6 +31,7 @@ WIDTH = 16
 IDLE_S = 5.0  # a check of hundreds of targets asks for each of them whether something is owed
 ROUNDS = 3  # what others wrote down while we sent is told in the same call
 LATELY_S = 1800.0  # a run that began so long before a state is part of its story
+Post = Callable[[Destination, Message, float], Sent]
 HOOK = ""  # the state-change hook's place in the notebook
 
 
@@ -55,6 +56,8 @@ class FileHerald:
     gather_s: float = GATHER_S
     tell_s: float = TELL_S
     idle_s: float = IDLE_S
+    post: Post = send
+    pause: Callable[[float], None] = time.sleep
     _file: NotebookFile = field(init=False)
     _idle_until: float = field(default=0.0, init=False)
 
@@ -89,7 +92,7 @@ class FileHerald:
                 return self._file.trouble()  # who sends now finds it in the notebook
             book = self._file.read()
             if gather and self.gather_s and self._owed(book, frozenset()):
-                time.sleep(self.gather_s)
+                self.pause(self.gather_s)
             until, failed = time.monotonic() + self._longest(), set[str]()
             said += self._forget_old()
             for _ in range(ROUNDS):
@@ -151,7 +154,7 @@ class FileHerald:
         return True
 
     def _send(self, to: Destination, text: Message, seconds: float, left: float) -> Sent | Outcome:
-        return send(to, text, seconds)
+        return self.post(to, text, seconds)
 
     def _sent(
         self, letter: _Letter, text: Message, answer: Sent | Outcome | Failed | Late, failed: set[str]
