@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from recover.model.process import Process, Rank
 
@@ -136,6 +137,9 @@ HOLDERS: tuple[tuple[str, str], ...] = (
 )
 
 _MAIN = tuple((engine, re.compile("|".join(engine.main))) for engine in ENGINES)
+_ANY_MAIN = re.compile("|".join(f"(?:{pattern})" for engine in ENGINES for pattern in engine.main))
+_PREFIXES = tuple(prefix for engine in ENGINES for prefix in (*engine.helpers, *engine.ranks))
+_INNER = tuple(prefix for engine in ENGINES for prefix in engine.inner)
 _HOLDERS = tuple((re.compile(pattern), why) for pattern, why in HOLDERS)
 _READERS = re.compile(
     r"^(\S*/)?(vim?|nano|less|more|tail|head|cat|grep|pgrep|pkill|ssh|journalctl|watch|man|emacs|tee)\s"
@@ -155,15 +159,20 @@ def words_of(process: Process) -> str:
 
 def classify(process: Process) -> tuple[Engine, Rank] | None:
     """The engine that a process belongs to by its own name, and its part there; None if its name says nothing."""
-    words = words_of(process)
-    for engine in ENGINES:
-        if _starts(words, process, engine.helpers):
+    return _classified(process.title, process.comm)
+
+
+@lru_cache(maxsize=4096)  # of a node's thousand processes few are new, and the nodes of a fleet are alike
+def _classified(title: str, comm: str) -> tuple[Engine, Rank] | None:
+    words = title or comm
+    for engine in ENGINES if _starts(title, comm, _PREFIXES) else ():
+        if _starts(title, comm, engine.helpers):
             return engine, Rank.HELPER
-        if _starts(words, process, engine.ranks):
+        if _starts(title, comm, engine.ranks):
             return engine, Rank.WORKER
     if renamed := _RENAMED.match(words):
         return BY_NAME["vllm"], Rank.WORKER if renamed[1][0] in "EW" else Rank.HELPER
-    if _READERS.match(words) or _named(process) in REAPERS:
+    if not _ANY_MAIN.search(words) or _READERS.match(words) or _name_of(title, comm) in REAPERS:
         return None  # an editor, a grep or `bash -c "… sglang.launch_server …"` only mentions the words
     for engine, pattern in _MAIN:
         if pattern.search(words) and not _OFFLINE.search(words):
@@ -171,18 +180,22 @@ def classify(process: Process) -> tuple[Engine, Rank] | None:
     return None
 
 
-def _starts(words: str, process: Process, prefixes: tuple[str, ...]) -> bool:
+def _starts(title: str, comm: str, prefixes: tuple[str, ...]) -> bool:
     """A title starts with a prefix; where only comm is left, it starts with the first 15 bytes of one."""
-    if process.title:
-        program, _, rest = words.partition(" ")
-        return words.startswith(prefixes) or f"{program.rsplit('/', 1)[-1]} {rest}".startswith(prefixes)
-    return any(process.comm.startswith(prefix[:15]) for prefix in prefixes if "::" in prefix or len(prefix) > 8)
+    if title:
+        program, _, rest = title.partition(" ")
+        return title.startswith(prefixes) or f"{program.rpartition('/')[2]} {rest}".startswith(prefixes)
+    return comm.startswith(_cut(prefixes))
+
+
+@lru_cache(maxsize=64)
+def _cut(prefixes: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(prefix[:15] for prefix in prefixes if "::" in prefix or len(prefix) > 8)
 
 
 def is_inner(process: Process) -> bool:
     """A helper that stands between a main and its ranks, and is of no use without it."""
-    words = words_of(process)
-    return any(_starts(words, process, engine.inner) for engine in ENGINES)
+    return _starts(process.title, process.comm, _INNER)
 
 
 def mpi_rank(process: Process) -> bool:
@@ -216,16 +229,16 @@ def ranks_asked(argv: tuple[str, ...], engine: Engine) -> int | None:
     return tp * (number(argv, engine.pp_flags) or 1)
 
 
-def _named(process: Process) -> str:
-    first = process.title.split(" ", maxsplit=1)[0].rsplit("/", 1)[-1].lstrip("-").rstrip(":")
-    return first if first in REAPERS else process.comm
+def _name_of(title: str, comm: str) -> str:
+    first = title.split(" ", maxsplit=1)[0].rsplit("/", 1)[-1].lstrip("-").rstrip(":")
+    return first if first in REAPERS else comm
 
 
 def is_reaper(process: Process) -> bool:
     return (
         process.pid == 1
         or process.comm in REAPERS
-        or _named(process) in REAPERS
+        or _name_of(process.title, process.comm) in REAPERS
         or process.comm.startswith(("containerd-shim", "tmux", "screen"))
     )
 

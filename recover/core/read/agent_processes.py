@@ -14,6 +14,7 @@ from recover.model.process import Process, ProcessId
 from recover.model.reading import Known, Reading, Unknown, Why
 
 _DEAD = "ZX"
+_NO_MORE = Row(None)
 # Names that carry their owner's pid (serving engines and torch; see the table of leftovers in the documentation).
 _PID_IN_NAME = re.compile(r"^(?:sgl_shm_[a-z]+_|multi_tokenizer_args_|torch_|sglang_trace_)(\d+)(?:_|$|\.)")
 
@@ -52,7 +53,7 @@ def _process(row: Row, boot: str, deep: dict[tuple[int, int], Row], failed: dict
     state = row.text("state")[:1]
     if pid is None or start is None or not state:
         return None
-    more = deep.get((pid, start), Row(None))
+    more = deep.get((pid, start), _NO_MORE)
     argv = _argv(more, failed.get(pid))
     threads = row.number("threads", 1)
     live = more.number("live", row.number("live", 0 if state in _DEAD else threads))
@@ -96,6 +97,8 @@ def with_restored(found: Reading[tuple[Process, ...]], report: Report) -> Readin
         return found
     row = report.one("services")
     boxes = [i.text("id", limit=80) for i in (row.rows("list") if row is not None else ()) if i.flag("restored")]
+    if not any(boxes) and not any(p.comm == "criu" for p in found.value):
+        return found
     parents = {p.pid: p for p in found.value}
 
     def restored(process: Process) -> bool:

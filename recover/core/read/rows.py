@@ -31,7 +31,7 @@ class Row:
         return value if isinstance(value, str) else otherwise
 
     def number(self, key: str, otherwise: int = 0) -> int:
-        value = self.maybe(key)
+        value = whole_number(self.raw.get(key))
         return otherwise if value is None else value
 
     def maybe(self, key: str) -> int | None:
@@ -56,14 +56,18 @@ class Row:
         return [Row(item) for item in self.items(key) if isinstance(item, dict)]
 
     def texts(self, key: str) -> tuple[str, ...]:
-        return tuple(clean(item) for item in self.items(key) if isinstance(item, str))
+        items = self.items(key)
+        return tuple([clean(item) for item in items if isinstance(item, str)]) if items else ()
 
     def numbers(self, key: str) -> tuple[int, ...]:
-        return tuple(n for n in map(whole_number, self.items(key)) if n is not None)
+        items = self.items(key)
+        return tuple([n for n in map(whole_number, items) if n is not None]) if items else ()
 
 
 def whole_number(value: object) -> int | None:
     """An integer that is one; true and false, text, NaN and absurd sizes are not."""
+    if type(value) is int:  # nearly always: a look has ten thousand of them
+        return value if -_BIG < value < _BIG else None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < _BIG:
         return None
     return int(value)

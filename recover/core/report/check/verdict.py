@@ -7,7 +7,7 @@ server that is alive and could not be proved healthy. A guest that is loading a 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from recover.core.baseline import idle, stale
 from recover.core.clean import clean
@@ -16,6 +16,7 @@ from recover.core.report.words import count
 from recover.core.signals.server import unproved
 from recover.model.guest import Guest, Mute
 from recover.model.process import Group, Health
+from recover.model.reading import Unknown, Why
 from recover.model.record import Vitals
 from recover.model.snapshot import Snapshot
 from recover.model.verdict import Diagnosis, Finding, State
@@ -31,7 +32,10 @@ def worst(found: Iterable[Status]) -> Status:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One target as it was seen last. `snapshot` and what follows from it are None where no look came back."""
+    """One target as it was seen last. `snapshot` and what follows from it are None where no look came back.
+
+    The snapshot is without its processes, kernel log and report: see `_told`.
+    """
 
     target: str
     status: Status
@@ -78,12 +82,20 @@ def checked(target: str, snapshot: Snapshot, diagnosis: Diagnosis, seconds: floa
         why=why,
         seconds=seconds,
         looks=looks,
-        snapshot=snapshot,
+        snapshot=_told(snapshot),
         diagnosis=diagnosis,
         vitals=vitals(snapshot, diagnosis),
         baseline=base,
         proposes=base != "saved" and idle(snapshot, diagnosis)[0] is not None,
     )
+
+
+def _told(snapshot: Snapshot) -> Snapshot:
+    """What is still told of a look once it is judged: the rest is a megabyte a node, and a fleet's are held at once."""
+    if not isinstance(snapshot.guest, Guest):
+        return snapshot
+    gone = Unknown(Why.ABSENT, "not kept after the look was judged")
+    return replace(snapshot, guest=replace(snapshot.guest, processes=gone, kernel=gone, leftovers=gone, raw=()))
 
 
 def unjudged(target: str, why: str, seconds: float) -> Checked:
