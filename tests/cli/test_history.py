@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from recover.core.lookback import tell
+from recover.cli.runs import past_runs
+from recover.core.lookback import look_back, tell
 from recover.edge.store.cases import glances, recorded, told_run
 from recover.edge.store.folder import StateFolder, plain_name, safe_name
 from recover.edge.store.journal import FileJournal, read_entries
@@ -111,3 +113,26 @@ def test_nothing_there_yet(cli: Cli) -> None:
     assert cli("history").out.startswith("no runs in ")
     assert cli("history", "--summary").out.startswith("0 runs on 0 targets")
     assert cli("history", "--json").out == ""
+
+
+def test_one_journal_at_a_time_is_in_memory(state: StateFolder) -> None:
+    """Peak memory does not grow with the number of journals; a figure is a few hundred bytes per run."""
+    whole = (keep(state, "node-174", "20261130T122100Z-node-174-0000", "incident") / "journal.jsonl").read_bytes()
+    folders = []
+    for n in range(80):
+        folder = state.run("node-175", f"20261130T122100Z-node-175-{n:04}")
+        folder.mkdir(parents=True)
+        (folder / "journal.jsonl").write_bytes(whole)
+        folders.append(folder)
+
+    def peak(some: list[Path]) -> int:
+        tracemalloc.start()
+        try:
+            look_back(past_runs(some), None, None, 2e9)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak(folders[:1])  # what is loaded once
+    few, many = peak(folders[:10]), peak(folders)
+    assert many - few < 70 * 4096 < 70 * len(whole) / 10, (few, many)

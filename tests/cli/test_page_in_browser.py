@@ -23,7 +23,7 @@ from tests.scenarios.play import run
 pytestmark = pytest.mark.xdist_group("browser")  # one browser serves all of them
 SETTINGS = {
     "light": (1100, False, ("incident", "mute")),
-    "dark": (1100, True, ("cut", "incident")),
+    "dark": (1100, True, ("cut", "long")),
     "phone": (390, False, ("mute", "incident")),
     "small phone, dark": (320, True, ("cut",)),
 }
@@ -65,10 +65,11 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A whole run, one that was cut, one with GPUs that nobody could see, and one full of hostile words."""
+    """A whole run, a long one, one that was cut, one with GPUs that nobody could see, and one full of hostile words."""
     folder = tmp_path_factory.mktemp("pages")
     record = replace(RECORD, evidence="/var/lib/gpu-recover/" + "x" * 200, files=FILES)
     made = {name: page(story(run(name)[0].entries, record), record) for name in ("incident", "mute")}
+    made["long"] = page(story(run("container-stop-hangs")[0].entries, record), record)
     entries = run("killed-while-the-vm-is-stopped")[0].entries
     made["cut"] = page(story(entries[: len(entries) // 2], record), record)
     for i, word in enumerate(("x" * 4096, "".join(w for w in HOSTILE if len(w) < 60), "\u05d0\u0627 " * 400)):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from recover.core.report.curves import Point, curves
 from recover.core.report.ledger import alike, ledger
-from recover.core.report.plot import NARROW, WIDE, Scale, chart, elapsed, gaps, pieces
+from recover.core.report.plot import NARROW, WIDE, Scale, chart, elapsed, gaps, pieces, turns
 from recover.core.report.timeline import timeline
 from recover.model.act import Outcome, StartVm, StopService, StopVm, VmRef
 from recover.model.record import (
@@ -136,6 +136,18 @@ def test_a_pause_is_folded_and_a_cut_rung_ends_where_the_journal_did() -> None:
     assert [scale.x(t) for t in range(100, 9010, 50)] == sorted(scale.x(t) for t in range(100, 9010, 50))
     going = curves((*cut, saw(120, 5)))
     assert going is not None and going.bands[0].ended is None and "has not ended" in str(chart(going, WIDE, ""))
+
+
+def test_hours_of_looks_are_drawn_whole_and_small() -> None:
+    looks = [saw(101.0 + n, 900 if n % 500 < 250 else n) for n in range(2000)]
+    drawn = curves((OPENED, *looks))
+    assert drawn is not None
+    svg = str(chart(drawn, WIDE, ""))
+    assert all(re.fullmatch(r"(?:[MLHVv] ?[-\d. ]+|Z)+", d) for d in re.findall(r' d="([^"]*)"', svg))
+    same = [Point(float(n), 900) for n in range(2000)]
+    assert turns(same) == [same[0], same[-1]] and turns(same[:1]) == same[:1]
+    acted = [*same[:5], replace(same[5], after_act=True), *same[6:]]
+    assert turns(acted) == [same[0], same[4], acted[5], same[-1]]
 
 
 def test_nothing_looked_at_nothing_drawn() -> None:

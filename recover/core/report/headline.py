@@ -8,7 +8,7 @@ from datetime import datetime, tzinfo
 
 from recover.core.history import History
 from recover.core.report.lookback import tone
-from recover.core.report.result import exit_code
+from recover.core.report.result import SERVICE_NOT_BACK, exit_code
 from recover.core.report.text import end_word
 from recover.core.report.words import UNKNOWN, span
 from recover.model.record import EndKind, Entry, Opened
@@ -55,8 +55,10 @@ def headline(history: History, record: Record) -> tuple[str, str, int | None, st
 
 def why(history: History, record: Record) -> str:
     """Why it ended so; of a run without an end, how far it came."""
-    if history.closed is not None:
-        return history.closed.end.why
+    closed = history.closed
+    if closed is not None:
+        missing = exit_code(closed) == SERVICE_NOT_BACK
+        return closed.end.why + (f"; the service is not back: {closed.service}" if missing else "")
     doing = f"rung {history.running.step} had begun" if history.running is not None else "no rung was under way"
     if record.alive:
         return f"this is how far it had come when the report was made: {doing}"

@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 from recover.core.clean import clean
 
 LIMIT = 1200  # characters of one text; what is longer than this tells nobody more
+_DRAWING = 1 << 22  # of one attribute: half a path is no path, and no machine's words stand in attributes
 _VOID = frozenset({"meta", "br"})
 _KNOWN = _VOID | {
     "html", "head", "title", "style", "body", "header", "main", "footer", "section", "h1", "h2", "h3", "p", "ul",
@@ -33,7 +34,7 @@ def tag(name: str, /, *children: Content | Iterable[Content], **attributes: str 
     if name not in _KNOWN:
         raise ValueError(f"{name!r} is no element of a report")
     given = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{_text(_figure(value))}"'
+        f' {key.rstrip("_").replace("_", "-")}="{escape(clean(_figure(value), _DRAWING))}"'
         for key, value in attributes.items()
         if value is not None
     )

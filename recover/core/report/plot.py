@@ -135,10 +135,22 @@ def pieces(points: Sequence[Point]) -> list[list[Point]]:
     return found
 
 
+def turns(run: Sequence[Point]) -> list[Point]:
+    """Without looks that only say what those on both sides of them said: the same line, and hours of it stay small."""
+    return [
+        point
+        for i, point in enumerate(run)
+        if i in (0, len(run) - 1)
+        or point.after_act
+        or run[i + 1].after_act
+        or not point.mib == run[i - 1].mib == run[i + 1].mib
+    ]
+
+
 def _line(run: Sequence[Point], scale: Scale, at: _Height) -> Markup:
     """Solid where look followed look; dotted over what was done between two, which nobody watched."""
     solid, dotted = [""], [""]
-    for before, point in pairwise(run):
+    for before, point in pairwise(turns(run)):
         step = f"M{_xy(before, scale, at)}L{_xy(point, scale, at)}"
         (dotted if point.after_act else solid).append(step)
     drawn = [tag("path", d=_joined("".join(d)), class_=name) for d, name in ((solid, "line"), (dotted, "way")) if d[1:]]
@@ -161,7 +173,7 @@ def _xy(point: Point, scale: Scale, at: _Height) -> str:
 def _area(run: Sequence[Point], scale: Scale, at: _Height, floor: float) -> Markup | None:
     if len(run) < 2:
         return None
-    line = "".join(f"L{_xy(p, scale, at)}" for p in run)
+    line = "".join(f"L{_xy(p, scale, at)}" for p in turns(run))
     return tag("path", d=f"M{scale.x(run[0].at):.1f} {floor:.1f}{line}V{floor:.1f}Z", class_="area")
 
 
