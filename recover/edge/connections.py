@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from recover.core.config import Cluster, Config, Ssh, TargetConfig
 from recover.core.config_table import SecretCommand, SecretEnv, SecretFile, SecretSource
@@ -17,6 +18,7 @@ from recover.edge.clock import SystemClock
 from recover.edge.evidence import Collector, Found
 from recover.edge.host import LOOK_S as LOOK_HOST_S
 from recover.edge.host import HostProbe
+from recover.edge.inside import KEPT_S, Inside
 from recover.edge.observer import CombinedObserver
 from recover.edge.probe import GuestProbe, ProbeSettings
 from recover.edge.proxmox.client import Client, ClusterSettings
@@ -25,12 +27,14 @@ from recover.edge.proxmox.reads import look
 from recover.edge.proxmox.record import record
 from recover.edge.proxmox.secret import NoSecret, Secret, from_command, from_env, from_file
 from recover.edge.proxmox.tasks import Tasks
+from recover.edge.shell.port import Shell
 from recover.edge.shell.settings import SshSettings, SudoPassword
 from recover.edge.shell.ssh import SshShell
 from recover.edge.steady import SteadyProbe
+from recover.model.contact import Broken, Ran
 from recover.model.gpu import Condition
 from recover.model.guest import Guest, Mute
-from recover.model.hypervisor import Hypervisor, NoHypervisor
+from recover.model.hypervisor import GuestKind, Hypervisor, NoHypervisor
 from recover.model.process import Health, OwnerKind
 from recover.model.reading import Known
 from recover.model.snapshot import Baseline, Snapshot, Target
@@ -109,6 +113,9 @@ class Connections:
         self._shell: SshShell | None = None
         self._ram_bytes: int | None = None  # of the guest, as last seen
         self._probe: SteadyProbe | None = None
+        self._kind = target.kind
+        asks_node = bool(self._hosts) and self._client is not None
+        self._inside = Inside(self.host_shell, self._look_hypervisor, self._settings_of_looks()) if asks_node else None
         if target.address:
             self._reach(target.address)
 
@@ -135,17 +142,32 @@ class Connections:
 
     def _eye(self) -> GuestProbe:
         """The probe; one whose agent stays is made once."""
-        shell = self.shell()
-        health = (self._target.health,) if self._target.health else ()
-        settings = ProbeSettings(services=self._target.services, health=health)
+        shell, settings = self.shell(), self._settings_of_looks()
         if not self._steady:
             return GuestProbe(shell, settings)
         if self._probe is None:
             self._probe = SteadyProbe(shell, settings)
         return self._probe
 
+    def _settings_of_looks(self) -> ProbeSettings:
+        health = (self._target.health,) if self._target.health else ()
+        return ProbeSettings(services=self._target.services, health=health)
+
+    def probe_now(self) -> GuestProbe:
+        """The way that the last look went: to the guest itself, or into a container through its node."""
+        return (self._inside.probe() if self._inside is not None else None) or self._eye()
+
+    def shell_now(self) -> Shell:
+        return (self._inside.found if self._inside is not None else None) or self.shell()
+
     def look_guest(self, skip_gpus: Iterable[str] = (), *, deadline: float = LOOK_S) -> Guest | Mute:
-        seen = self._eye().look(skip_gpus, deadline=deadline)
+        ends = time.monotonic() + deadline
+        kept = KEPT_S if self._inside is not None and self._kind is GuestKind.CONTAINER else 0.0
+        seen = self._eye().look(skip_gpus, deadline=max(deadline / 3, deadline - kept))
+        if self._inside is not None:
+            self._inside.found = None
+            if isinstance(seen, Mute):
+                seen = self._inside.look(seen, skip_gpus, ends - time.monotonic())
         if isinstance(seen, Guest) and isinstance(seen.ram, Known):
             self._ram_bytes = seen.ram.value.total_mib << 20
         return seen
@@ -153,7 +175,9 @@ class Connections:
     def _look_hypervisor(self) -> Hypervisor | NoHypervisor:
         if self._client is None or self._target.vmid is None:
             return NoHypervisor("not-configured", f"no cluster is configured for {self._target.name}")
-        return look(self._client, self._target.cluster, self._target.vmid, min(LOOK_API_S, self._look_s))
+        seen = look(self._client, self._target.cluster, self._target.vmid, min(LOOK_API_S, self._look_s))
+        self._kind = seen.kind if isinstance(seen, Hypervisor) else self._kind
+        return seen
 
     def observer(self, clock: SystemClock, baseline: Baseline | None, *, assume_hung: bool) -> CombinedObserver:
         hypervisor = self._look_hypervisor if self._client is not None else None
@@ -171,7 +195,7 @@ class Connections:
         )
 
     def actuator(self) -> CombinedActuator:
-        guest = CheckedStarts(GuestActuator(self._eye()), self.shell(), lambda: self._ram_bytes)
+        guest = CheckedStarts(GuestActuator(_Hands(self)), self.shell_now, lambda: self._ram_bytes)
         boot = BootWatch(lambda seconds: self.look_guest(deadline=seconds), self.shell().forget)
         if self._client is None:
             return CombinedActuator(guest, None, boot)
@@ -196,7 +220,7 @@ class Connections:
     def causes(self, snapshot: Snapshot, seconds: float) -> tuple[str, ...]:
         from recover.edge.causes import causes
 
-        return causes(self.shell(), snapshot, min(seconds, 30.0))
+        return causes(self.shell_now(), snapshot, min(seconds, 30.0))
 
     def _dump(self, snapshot: Snapshot, seconds: float) -> Found:
         """Stacks and last words of what may be ended; the driver's own view only where no GPU hangs."""
@@ -205,7 +229,7 @@ class Connections:
         ending = [g for g in snapshot.groups if g.health in (Health.DEAD, Health.HUNG)]
         owners = [g.owner for g in ending]
         gpus = snapshot.guest.gpus.value if isinstance(snapshot.guest.gpus, Known) else ()
-        pieces = self._eye().evidence(
+        pieces = self.probe_now().evidence(
             members=[m for g in ending for m in g.members],
             units=dict.fromkeys([*self._target.services, *(o.name for o in owners if o.kind is OwnerKind.SYSTEMD)]),
             containers=dict.fromkeys(o.name for o in owners if o.kind in (OwnerKind.DOCKER, OwnerKind.PODMAN)),
@@ -232,6 +256,16 @@ class Connections:
                 shell.close()
         if self._client is not None and not self._shares:
             self._client.close()
+
+
+class _Hands:
+    """Acts go the way of the last look."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+
+    def act(self, request: dict[str, Any], deadline: float) -> Ran | Broken:
+        return self._connections.probe_now().act(request, deadline)
 
 
 class _Eye:

@@ -273,7 +273,7 @@ class ResetPci:
 
 @dataclass(frozen=True, slots=True)
 class RescanPci:
-    """Look for functions that are off the node's bus. What is on it is not touched. Proof: they are back, and answer."""
+    """Look for functions that are off the node's bus; what is on it is not touched. Proof: they are back and answer."""
 
     node: str
     addresses: tuple[str, ...]

@@ -50,7 +50,7 @@ class Machine:
 
 def start(launch: tuple[str, ...], machine: Machine, total: int | None = 449 * GIB) -> tuple[Outcome, Hand]:
     hand = Hand()
-    checked = CheckedStarts(hand, machine, lambda: total)  # type: ignore[arg-type]
+    checked = CheckedStarts(hand, lambda: machine, lambda: total)  # type: ignore[arg-type]
     return checked.perform(StartService("systemd", "sglang.service", launch=launch)), hand
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from recover.core.look import Gap, Look, Signs
 from recover.model.gpu import NOT_ASKED
+from recover.model.guest import Guest
 from recover.model.host import Host
 from recover.model.hypervisor import Hypervisor
 from recover.model.reading import Known
@@ -14,7 +15,9 @@ from recover.model.verdict import Finding, Scope
 
 
 def node_devices(look: Look) -> Signs:
-    seen, reading = look.snapshot.hypervisor, look.snapshot.host
+    seen, reading, guest = look.snapshot.hypervisor, look.snapshot.host, look.snapshot.guest
+    if isinstance(guest, Guest) and guest.through:
+        yield Gap(f"it does not answer itself and was looked at through {guest.through}", matters=False)
     if not isinstance(reading, Known):
         if reading != NOT_ASKED:
             yield Gap(f"the node's root shell was not to be had: {reading.detail or reading.why}", matters=False)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeGuard, assert_never, get_args
+from typing import Any, Protocol, TypeGuard, assert_never, get_args
 
 from recover.core.clean import clean
 from recover.core.read.agent import parse_lines
 from recover.core.read.rows import Row
-from recover.edge.probe import NO_PYTHON, GuestProbe
+from recover.edge.probe import NO_PYTHON
 from recover.model.act import (
     Action,
     AwaitGone,
@@ -32,7 +32,7 @@ from recover.model.act import (
     UnloadDriver,
     WakeGpu,
 )
-from recover.model.contact import Broken
+from recover.model.contact import Broken, Ran
 from recover.model.process import ProcessId
 from recover.steps.bounds import ASKING_S, GUEST_SLACK_S, SHORT_S, STATE_S
 
@@ -60,10 +60,14 @@ def _in_guest(action: Action) -> TypeGuard[GuestAction]:
     return isinstance(action, GUEST_ACTIONS)
 
 
+class Acts(Protocol):
+    def act(self, request: dict[str, Any], deadline: float) -> Ran | Broken: ...
+
+
 class GuestActuator:
     """Performs the guest's actions through one probe's connection. `protect`: pids that are never signalled."""
 
-    def __init__(self, probe: GuestProbe, protect: Iterable[int] = ()) -> None:
+    def __init__(self, probe: Acts, protect: Iterable[int] = ()) -> None:
         self._probe = probe
         self._protect = tuple(protect)
 

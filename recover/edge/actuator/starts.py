@@ -14,11 +14,12 @@ from recover.steps.bounds import CHECK_S
 class CheckedStarts:
     """Judges a service's own command, by the engine that is installed, before the hand starts it.
 
-    `total_bytes` is the guest's RAM, None where it is not known. The machine is asked only where even the worst reading
-    of the engine says that the launch may not fit; where it gives no answer, the start is not hindered.
+    `shell`: the one to ask at that moment. `total_bytes` is the guest's RAM, None where it is not known. The machine is
+    asked only where even the worst reading of the engine says that the launch may not fit; where it gives no answer,
+    the start is not hindered.
     """
 
-    def __init__(self, hand: Hand, shell: Shell, total_bytes: Callable[[], int | None]) -> None:
+    def __init__(self, hand: Hand, shell: Callable[[], Shell], total_bytes: Callable[[], int | None]) -> None:
         self._hand, self._shell, self._total_bytes = hand, shell, total_bytes
 
     def perform(self, action: Action) -> Outcome:
@@ -35,7 +36,7 @@ class CheckedStarts:
         if not action.launch or total is None or explain_exhaustion(action.launch, total, None) is None:
             return None
         try:
-            found = check(self._shell, action.launch, CHECK_S)
+            found = check(self._shell(), action.launch, CHECK_S)
         except Problem:
             return None
         if found is None or found.verdict.fit is not Fit.NOT:

@@ -158,7 +158,7 @@ class Slow:
 @pytest.mark.parametrize("action", REST, ids=lambda action: type(action).__name__)
 def test_every_other_act_ends_within_its_worst_case(action: Any) -> None:
     shell: Any = Slow()
-    guest = CheckedStarts(GuestActuator(GuestProbe(shell)), shell, lambda: 449 << 30)
+    guest = CheckedStarts(GuestActuator(GuestProbe(shell)), lambda: shell, lambda: 449 << 30)
     boot = BootWatch(lambda s: shell.run([], deadline=s) and Mute(Failure.TIMEOUT, "no word"), lambda: None,
                      clock=shell.clock.now, sleep=shell.clock.sleep)  # fmt: skip
     host = HostActuator(lambda node: shell)

@@ -28,7 +28,8 @@ CONFIGURATION (a dict, or a .json / .toml file; every key is optional unless mar
                   reset | shutdown. Exit 0 = done (shutdown: the guest obeyed), 1 = shutdown not obeyed, else = failed.
                   What the hook starts lives on; at the server's end a hook still running gets SIGTERM (only itself).
                   In-process an object with those four methods is passed instead (`hooks.PowerHooks`)
-``nodes``         [{"name": "pve1", "online": true, "memory_mib": 2457600, "used_mib": 24576, "pci": [DEVICE, ...]}]
+``nodes``         [{"name": "pve1", "online": true, "memory_mib": 2457600, "used_mib": 24576, "uptime_s": 8640000,
+                   "pci": [DEVICE, ...]}]
                   used_mib is what the host itself uses; the RAM of running VMs (and of zombies) comes on top
 ``vms``           [VM, ...] below
 ``cts``           [CT, ...] below
@@ -56,8 +57,9 @@ VM      {"vmid"*: 174, "name"*: "node-174", "node": "pve1", "memory_mib": 1024, 
                    `timeout waiting on systemd`)}
 
 CT      {"vmid"*: 200, "name"*: "ct-200", "node": "pve1", "status": "running" | "stopped", "lock", "tags", "ha", "pool",
-         "template", "config": {"dev0": "/dev/nvidia0", ...}, "pending": {}, "shutdown_secs", "start_secs", "stop_secs",
-         "start_error": null, "hangs": false (a process of it takes no SIGKILL: a vzstop runs until it is false again)}
+         "template", "config": {"dev0": "/dev/nvidia0", ...}, "pending": {}, "pid", "shutdown_secs", "start_secs",
+         "stop_secs", "start_error": null,
+         "hangs": false (a process of it takes no SIGKILL: a vzstop runs until it is false again)}
 
 FAULT   {"kind"*: ..., "times": 1 (null = for ever), "skip": 0 (let so many through first), "id": "any name"}
   on an HTTP call, matched by "method" (any if absent) and "path" (fnmatch on the path after /api2/json), or by the
@@ -99,7 +101,7 @@ in  {"op": NAME, ...arguments}     out  {"ok": true, "result": ...} | {"ok": fal
                                        ...); "config": {...} is merged, null deletes a key. No hook is called.
 ``ct``        vmid, set={...}       -> the container as in ``state``; keys as in CT
 ``device``    node, bdf, set={...}  -> the device (e.g. {"gone": true}, {"reset": "fails"})
-``node``      name, set={...}       -> online, memory_mib, used_mib
+``node``      name, set={...}       -> online, memory_mib, used_mib, uptime_s
 ``quorum``    value=bool
 ``deny``      priv, [path="/"]      takes a privilege away below a path; ``allow`` (same arguments) gives it back
 ``token``     [secret] [id]         replaces the secret (the old one gets 401); ``revoke``=true: every call gets 401

@@ -16,8 +16,10 @@ from fakepve.lxc import FakeCt
 from .faults import Faults
 
 _ACTIONS = {"vzstart": "start", "vzstop": "stop", "vzshutdown": "shutdown", "vzreboot": "reboot"}
-_KEYS = {"vmid", "name", "node", "status", "lock", "tags", "ha", "template", "pool", "config", "pending", "hangs",
-         "shutdown_secs", "start_secs", "stop_secs", "start_error"}  # fmt: skip
+_KEYS = {
+    "vmid", "name", "node", "status", "lock", "tags", "ha", "template", "pool", "config", "pending", "hangs", "pid",
+    "shutdown_secs", "start_secs", "stop_secs", "start_error",
+}  # fmt: skip
 
 
 class LabCt(FakeCt):  # type: ignore[misc]
@@ -63,7 +65,7 @@ class Containers:
         ct = LabCt(data)
         self.nodes.setdefault(ct.node, {"online": True})  # type: ignore[attr-defined]
         self.cts.append(ct)
-        if ct.status == "running":
+        if ct.status == "running" and ct.pid is None:
             ct.pid = next(self._ct_pids)  # type: ignore[attr-defined]
         return ct
 

@@ -85,7 +85,7 @@ class Ops:
         for key, value in set.items():
             if key == "online":
                 self._pve.set_node_offline(name, not value)
-            elif key in ("memory_mib", "used_mib"):
+            elif key in ("memory_mib", "used_mib", "uptime_s"):
                 self._pve.node_memory[name][key] = int(value)
             else:
                 raise ValueError(f"node: unknown key {key!r}")

@@ -100,7 +100,7 @@ class Reads:
             "/nodes/{node}/status",  # type: ignore[attr-defined]
             {
                 "memory": memory,
-                "uptime": 8640000,
+                "uptime": self.node_memory[values["node"]]["uptime_s"],  # type: ignore[attr-defined]
                 "pveversion": f"pve-manager/{self.version}/lab",  # type: ignore[attr-defined]
                 "swap": {"total": 0, "used": 0, "free": 0},
             },
