@@ -355,7 +355,9 @@ def special() -> list[dict[str, Any]]:
         {"series": f'gpu_recover_exporter_{name}{{instance="c"}}', "values": values}
         for name, values in (*figures, ("configuration_ok", "0x60"))
     ]
+    own.append({"series": 'gpu_recover_breaker_open{instance="c"}', "values": "0 0 0 1x60"})
     minutes = ("GpuRecoverBehind", 15), ("GpuRecoverLooksHang", 15), ("GpuRecoverConfigurationRefused", 5)
+    minutes = (*minutes, ("GpuRecoverBreakerOpen", 3))
     told = [(name, at, alert(name, {"instance": "c", "severity": "ticket"}, "2")) for name, at in minutes]
     return [
         a_test([{"series": "up", "values": "1x60"}], [("GpuRecoverSilent", 9, []), ("GpuRecoverSilent", 10, [silent])]),

@@ -148,6 +148,7 @@ def test_every_call_in_a_ready_file_is_one_that_the_parser_takes() -> None:
     assert len(found) >= 6
     wrong = {f"{name}: {call}": said for call, name in found.items() if (said := accepted(f"gpu-recover {call}"))}
     assert not wrong
+    assert all(re.search(r"--all|\$|@", call) for call in found), "neither --all nor a target"
 
 
 def test_every_ready_file_is_named_in_its_page() -> None:

@@ -11,6 +11,7 @@ from recover.cli.common import emit, emit_json, note, places, state
 from recover.core.clean import clean
 
 if TYPE_CHECKING:
+    from recover.edge.store.folder import StateFolder
     from recover.model.watch import Breaker, Ledger
 
 OPEN, UNKNOWN = 1, 3
@@ -80,6 +81,16 @@ def _show(as_json: bool) -> int:
     else:
         emit("\n".join(_lines(ledger)))
     return OPEN if open_breaker(ledger) is not None else 0
+
+
+def is_open(folder: StateFolder) -> bool | None:
+    """None where it can't be told. For whoever only shows it, and may not use a command's context."""
+    from recover.core.fleet import open_breaker
+    from recover.edge.store.ledger import FileLedger
+    from recover.ports import Lost
+
+    ledger = FileLedger(folder).read()
+    return None if isinstance(ledger, Lost) else open_breaker(_settled(ledger, time.time())) is not None
 
 
 def _settled(ledger: Ledger, now: float) -> Ledger:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from recover.edge.exporter import Board
     from recover.edge.fleet import Failed, Late
     from recover.edge.patrol import Patrol, Post
+    from recover.edge.store.folder import StateFolder
     from recover.watcher import Watcher
     from recover.wiring import App
 
@@ -119,6 +120,7 @@ class _Exporter:
     words: dict[str, str] = field(default_factory=dict)  # what was last said of each target
     told: set[str] = field(default_factory=set)  # complaints
     watcher: Watcher | None = None
+    folder: StateFolder | None = None
 
     def serve(self, listen: tuple[str, int], asked: queue.SimpleQueue[int]) -> int:
         from recover.cli.posts import LOOK_S
@@ -126,6 +128,7 @@ class _Exporter:
         from recover.edge.patrol import Patrol
 
         opened = app()
+        self.folder = opened.state
         posts = self._posts(opened)
         self.watcher = opened.watcher(opened.herald())
         board = Board(lambda: self._own(patrol))
@@ -223,6 +226,8 @@ class _Exporter:
             note(clean(f"{one.target}: {now}, was {before or 'not seen yet'}: {one.why}", 1000))
 
     def _own(self, patrol: Patrol[Checked]) -> Iterator[tuple[str, float]]:
+        from recover.cli.breaker import is_open
+
         seen = patrol.figures()
         yield "gpu_recover_exporter_targets", seen.targets
         yield "gpu_recover_exporter_period_seconds", self.period
@@ -233,6 +238,9 @@ class _Exporter:
         yield "gpu_recover_exporter_looks_total", seen.looks
         yield "gpu_recover_exporter_periods_missed_total", seen.missed
         yield "gpu_recover_exporter_configuration_ok", self.good
+        breaker = is_open(self.folder) if self.folder is not None else None
+        if breaker is not None:
+            yield "gpu_recover_breaker_open", breaker
 
     @staticmethod
     def _trouble(patrol: Patrol[Checked]) -> str:

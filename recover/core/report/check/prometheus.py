@@ -56,6 +56,7 @@ EXPORTER_METRICS: dict[str, tuple[str, str]] = {  # of the exporter itself: kind
         "gauge",
         "1, or 0 where a changed configuration could not be used and the one before goes on.",
     ),
+    "gpu_recover_breaker_open": ("gauge", "1 where nothing is recovered unattended until a person closes the breaker."),
 }
 
 
