@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import socket
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,14 +14,20 @@ from typing import Any
 
 import pytest
 
+from recover.cli.main import run as main
 from recover.core.config_watch import WatchConfig
 from recover.core.fleet import FleetLimits
 from recover.core.watch import Policy
 from recover.core.windows import Hours, Window
 from recover.edge.simulated import FAULTS, SimulatedMachine
+from recover.edge.store.journal import read_entries
+from recover.edge.store.ledger import FileLedger
+from recover.edge.store.lock import Holder, TargetLock, noted
 from recover.model.ladder import Playbook
+from recover.model.record import Began, Closed, EndKind, Entry, Opened
 from recover.model.snapshot import Target
 from recover.model.verdict import Scope
+from recover.model.watch import Ledger
 from recover.wiring import Flags, Wired
 from tests.cli.conftest import Cli, Ran
 from tests.cli.simulated import SimulatedApp
@@ -220,3 +230,69 @@ def test_a_playbook_without_lists_is_refused_before_anything_is_looked_at(cli: C
     app = fleet(watch=replace(EAGER, playbook="hung-server"), node="dead-rank")
     ran = cli("check", "--all", "--recover", app=app)
     assert ran.code == 3 and "[unattended]" in ran.err and app.machines == {}
+
+
+def test_an_unattended_run_yields_to_a_person_and_to_nobody_else(cli: Cli, fleet: Made, tmp_path: Path) -> None:
+    """Two real processes: the unattended run is in the middle of its work when a person comes."""
+    app = fleet(node="slow-release", other="idle")
+    app.speed = 20.0
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(main(("check", "--all", "--recover", "-q"), app))
+        except BaseException:
+            os._exit(99)
+    folder = tmp_path / "state/targets/node"
+    until(lambda: noted(folder) is not None and any(isinstance(e, Began) for e in entries(folder)))
+    held = cli("node", "--yes", "-q", app=fleet(node="slow-release"))
+    assert held.code == 20 and "by watch (" in held.out and "gpu-recover node --take-over" in held.out
+    mine = fleet(node="slow-release")
+    taken = cli("node", "--yes", "--take-over", app=mine)
+    assert taken.code == 0 and "asked to stop after the act that is under way" in taken.err, taken.err
+    os.waitpid(child, 0)
+    theirs, ours = [list(read_entries(f / "journal.jsonl")) for f in sorted((folder / "runs").iterdir())]
+    ended = theirs[-1]
+    assert isinstance(ended, Closed) and ended.end.kind is EndKind.INTERRUPTED and "who takes over" in ended.end.why
+    begun = ours[0]
+    assert isinstance(begun, Opened) and not begun.unattended and not begun.resumed
+    ledger = FileLedger(mine.state).read()
+    assert isinstance(ledger, Ledger) and [p.end for p in ledger.permits] == ["interrupted"] and not ledger.breakers
+
+
+def entries(folder: Path) -> list[Entry]:
+    return [e for f in (folder / "runs").glob("*/journal.jsonl") for e in read_entries(f)]
+
+
+def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
+    ends = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+
+
+def test_a_persons_run_is_never_taken_over(cli: Cli, fleet: Made, tmp_path: Path) -> None:
+    lock = TargetLock(tmp_path / "state/targets/node")
+    assert lock.take(Holder("run-1", "kim", socket.gethostname(), os.getpid(), time.time())) is None
+    try:
+        ran = cli("node", "--take-over", "--yes", "-q", app=fleet(node="dead-rank"))
+    finally:
+        lock.release()
+    assert ran.code == 20 and "by kim" in ran.out and "--take-over" not in ran.out
+    assert not (tmp_path / "state/targets/node/runs").exists()
+
+
+def test_what_a_killed_run_leaves_opens_the_breaker_at_the_next_check(cli: Cli, fleet: Made) -> None:
+    app = fleet(node="orphaned", other="dead-rank")
+    app.faults["node"] = replace(FAULTS["orphaned"], release_s=3600.0)
+    app.speed = 5.0
+    child = os.fork()
+    if child == 0:
+        os._exit(main(("check", "--all", "--recover", "-q"), app))
+    until(lambda: any(isinstance(e, Began) for e in entries(app.state.target("node"))))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert cli("breaker").code == 1  # seen although nobody has written it down yet
+    again = fleet(node="idle", other="dead-rank")
+    assert "the process is gone" in nothing_done(again, check(cli, again, "--recover"), "breaker", "other")
+    assert cli("breaker", "close").code == 0 and cli("breaker").code == 0
+    assert check(cli, again, "--recover")["other"]["acted"]["rule"] == "acted"
