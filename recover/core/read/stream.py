@@ -11,6 +11,7 @@ from typing import Any
 
 MARK = b'{"k":"packed"}\n'
 CAP = 64 * 1024 * 1024  # of one look, unpacked: a machine must not fill our memory
+_NOISE = 1024 * 1024  # of what is said before the mark
 AGAIN = "~"  # the kind of a line that names pieces that were said before
 _CUTS = ((b":[{", b"},{", b"}]"), (b":[[", b"],[", b"]]"))
 
@@ -38,9 +39,12 @@ class Unpacker:
 
     def feed(self, data: bytes) -> None:
         if self._stream is None:
+            if self.broken:
+                return
             self._plain += data
             head, mark, tail = bytes(self._plain).partition(MARK)
             if not mark or (head and not head.endswith(b"\n")):
+                self.broken = len(self._plain) > _NOISE
                 return
             self._plain[:], data = head, tail
             self._stream = zlib.decompressobj()

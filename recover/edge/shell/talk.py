@@ -17,6 +17,7 @@ from recover.model.contact import Broken, Ran
 
 Hear = Callable[[bytes], bool]  # is given what comes; True: that was all
 _GRACE = 1.0
+_COMPLAINT = 256 * 1024  # bytes kept of stderr: hundreds of talks may stand at once
 
 
 class Talk(Protocol):
@@ -37,7 +38,7 @@ class _Heard(Kept):
     """Hands over what comes on stdout; keeps the end of what comes on stderr as any command's."""
 
     def __init__(self, hear: Hear) -> None:
-        super().__init__(CAP)
+        super().__init__(_COMPLAINT)
         self._hear = hear
         self.enough = False
 

@@ -86,6 +86,16 @@ def test_a_bomb_is_cut() -> None:
     assert there.broken and there.over and len(there.turn()) <= 1_000_001
 
 
+def test_a_machine_that_floods_before_it_says_what_it_is_is_heard_no_longer() -> None:
+    stream, chunk, fed = Unpacker(), b"spam and no end of line " * 1000, 0
+    while not stream.over:
+        stream.feed(chunk)
+        fed += len(chunk)
+        assert fed < 2_000_000
+    stream.feed(chunk)
+    assert len(stream.turn()) <= fed
+
+
 @given(st.binary(max_size=300))
 def test_any_bytes_raise_nothing(data: bytes) -> None:
     assert read_guest(unpack(MARK + data)) is None
