@@ -18,7 +18,6 @@ from recover.edge.fleet import Failed, Late, at_once
 T = TypeVar("T")
 
 FIRST_S = 10.0  # the first looks are spread over so long, for nobody wants to wait a whole period for them
-_GRACE_S = 5.0  # what a look may take beyond the seconds that it was given
 _TICK_S = 1.0  # the longest sleep: who asks whether the patrol is alive hears of it
 _STALLED_S = 30.0
 
@@ -67,9 +66,11 @@ class Patrol(Generic[T]):
         width: int,
         said: Callable[[str, T | Failed | Late], None],
         patience_s: float = 20.0,
+        grace_s: float = 5.0,
     ) -> None:
+        """A look is given `limit_s`, is late `grace_s` after them, and takes one of `width` places for `patience_s`."""
         self._period, self._limit, self._width, self._said = period_s, limit_s, width, said
-        self._patience = patience_s
+        self._patience, self._late = patience_s, limit_s + grace_s
         self._wake = threading.Condition()
         self._beats: dict[str, _Beat[T]] = {}
         self._retired: set[_Beat[T]] = set()  # looks of targets that are gone
@@ -141,7 +142,7 @@ class Patrol(Generic[T]):
 
     def _give_up(self, now: float) -> None:
         for beat in self._beats.values():
-            if beat.began is not None and not beat.told and now - beat.began > self._limit + _GRACE_S:
+            if beat.began is not None and not beat.told and now - beat.began > self._late:
                 # Not in this thread: whoever is told may take its time.
                 beat.told = _spawn(self._said, beat.post.name, Late(now - beat.began, began=True))
 
@@ -196,7 +197,7 @@ class Patrol(Generic[T]):
         """When something may have to be done next."""
         running = [b for b in self._beats.values() if b.began is not None and not b.told]
         times = [b.due for b in self._beats.values() if b.began is None and b.due > now]
-        times += [(b.began or now) + self._limit + _GRACE_S for b in running]
+        times += [(b.began or now) + self._late for b in running]
         times += [at for b in running if (at := (b.began or now) + self._patience) > now]
         return min(times, default=now + _TICK_S)
 
