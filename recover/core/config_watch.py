@@ -38,11 +38,10 @@ def watch(table: Table) -> WatchConfig:
         flaps=table.integer("flaps", 2, 100) or base.flaps,
         flaps_within_s=table.duration("flaps_within", 60.0, 30 * 86_400.0) or base.flaps_within_s,
     )
-    for key, value in (("bad", policy.bad), ("good", policy.good), ("missed", policy.missed + 1)):
-        if value > policy.of and table.has(key):
-            table.wrong(key, f"more than of = {policy.of} looks")
-    if policy.bad > policy.of and not table.has("bad"):
-        table.wrong("of", f"fewer than bad = {policy.bad} looks")
+    for key, value in (("bad", policy.bad), ("good", policy.good), ("missed", policy.missed)):
+        if value > policy.of or (key == "missed" and value == policy.of):
+            says = f"{key} = {value} does not fit of = {policy.of} looks"
+            table.wrong(key if table.has(key) else "of", says)
     zone = _zone(table)
     quiet = _hours(table, "quiet", zone)
     windows = (Window(hours=quiet, zone=zone or "UTC", why="quiet hours"),) if quiet else ()

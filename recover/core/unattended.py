@@ -104,7 +104,7 @@ def _soft(candidate: Candidate, rules: Rules, picture: Picture) -> str:
     if state is not None and state.status is Status.CRITICAL:
         return ""
     came = sum(r.status is Status.CRITICAL for r in candidate.standing.recent[-policy.of :])
-    return f"soft: CRITICAL in {came} of the last looks, and {policy.bad} of {policy.of} are needed"
+    return f"CRITICAL in {came} of the last looks, and {policy.bad} of {policy.of} are needed"
 
 
 def _flapping(candidate: Candidate, rules: Rules, picture: Picture) -> str:

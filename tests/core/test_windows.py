@@ -185,8 +185,9 @@ def test_a_span_without_an_offset_is_by_its_zone_and_the_wider_one() -> None:
 @pytest.mark.parametrize(
     ("table", "says"),
     [
-        ({"watch": {"bad": 5}}, "watch.bad: more than of = 4 looks"),
-        ({"watch": {"of": 2}}, "watch.of: fewer than bad = 3 looks"),
+        ({"watch": {"bad": 5}}, "watch.bad: bad = 5 does not fit of = 4 looks"),
+        ({"watch": {"of": 2}}, "watch.of: bad = 3 does not fit of = 2 looks"),
+        ({"watch": {"missed": 4}}, "watch.missed: missed = 4 does not fit of = 4 looks"),
         ({"watch": {"apart": 20}}, "watch.apart: expected a duration"),
         ({"watch": {"quiet": ["22:00-07:00"]}}, "watch.zone: missing"),
         ({"fleet": {"max_percent": 101}}, "fleet.max_percent: expected 0 to 100"),
