@@ -39,6 +39,7 @@ from recover.model.record import (
     EndKind,
     Entry,
     GpuVital,
+    Hooked,
     Kept,
     Opened,
     Saw,
@@ -72,6 +73,7 @@ def journal(word: str) -> tuple[Entry, ...]:
         Decided(102.0, Try(0, "end-workers", line, 1, Scope.PROCESS, w)),
         Consented(103.0, "end-workers", w),
         Kept(104.0, w, (w,), (w,)),
+        Hooked(104.5, w, Outcome(False, w)),
         Began(105.0, 0, "end-workers", 1, Scope.PROCESS, (found,)),
         Acting(106.0, 0, StopService("systemd", w)),
         Acted(107.0, 0, outcome),
@@ -261,6 +263,19 @@ def test_a_report_says_the_end(name: str) -> None:
         assert cut.word == "CUT" and page(cut, RECORD) and markdown(cut, RECORD)
         alive = story(entries[:part], replace(RECORD, alive=True))
         assert alive.word == "STILL GOING ON" and "gpu-recover follow node-174" in page(alive, RECORD)
+
+
+def test_a_run_that_was_opened_again_to_pay_keeps_its_rungs_and_their_numbers() -> None:
+    first = journal("word")
+    again = (replace(first[0], at=90000.0, resumed=True), replace(first[1], at=90001.0), first[-1])
+    found = story((*first, *again), RECORD)
+    assert found.curves is not None
+    assert [(r.number, r.step) for r in found.rungs] == [(b.number, b.step) for b in found.curves.bands]
+    assert [c.title.partition(" (")[0] for c in found.chapters] == [
+        "Looking", "end-workers", "The end", "Opened again, to pay what is owed", "The end",
+    ]  # fmt: skip
+    assert any("opened again once, to pay what it owed" in note for note in found.notices)
+    assert not any("was cut" in note for note in found.notices)
 
 
 def test_no_run_no_report() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
+from itertools import pairwise
 
 from recover.core.history import History
 from recover.core.report.lookback import tone
 from recover.core.report.result import SERVICE_NOT_BACK, exit_code
 from recover.core.report.text import end_word
 from recover.core.report.words import UNKNOWN, span
-from recover.model.record import EndKind, Entry, Opened
+from recover.model.record import Closed, EndKind, Entry, Opened
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +109,9 @@ def facts(
 
 def notices(entries: Sequence[Entry], history: History, record: Record) -> tuple[str, ...]:
     """What a reader must know before believing the rest."""
-    opened = [e for e in entries if isinstance(e, Opened)]
-    resumed = sum(e.resumed for e in opened)
+    ends = [e for e in entries if isinstance(e, (Opened, Closed))]
+    again = [isinstance(before, Closed) for before, e in pairwise(ends) if isinstance(e, Opened)]
+    resumed, reopened = again.count(False), again.count(True)
     acted = any(type(e).__name__ == "Acting" for e in entries)
     found = []
     if record.damage:
@@ -121,8 +123,9 @@ def notices(entries: Sequence[Entry], history: History, record: Record) -> tuple
     if history.closed is None and not record.alive:
         found.append("The run was cut: what it owes is paid by the next run, before anything else.")
     if resumed:
-        times = "once" if resumed == 1 else f"{resumed} times"
-        found.append(f"The run was cut and gone on with {times}; consent was asked anew.")
+        found.append(f"The run was cut and gone on with {_times(resumed)}; consent was asked anew.")
+    if reopened:
+        found.append(f"The run had an end and was opened again {_times(reopened)}, to pay what it owed.")
     if history.closed is not None and history.closed.end.kind is EndKind.PLANNED:
         found.append("A dry run: it ended where the first act would have begun.")
     elif not acted:
@@ -130,6 +133,10 @@ def notices(entries: Sequence[Entry], history: History, record: Record) -> tuple
     if not record.files and not record.rehearsal:
         found.append("No evidence is there: " + _why_no_evidence(history, acted))
     return tuple(found)
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
 
 
 def _why_no_evidence(history: History, acted: bool) -> str:

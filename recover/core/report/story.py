@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from recover.core.aftercare import HEALTHY
-from recover.core.history import History, fold
+from recover.core.history import Attempt, History, after, fold
 from recover.core.report.curves import Curve, Curves, curves
 from recover.core.report.headline import File, Record, facts, headline, next_step, notices, why
 from recover.core.report.ledger import Debt, ledger
@@ -15,7 +15,7 @@ from recover.core.report.text import hits, passed_over
 from recover.core.report.timeline import Chapter, outcome_words, timeline
 from recover.core.report.words import UNKNOWN, base_words, brief, hit_lines
 from recover.core.sentences import grouped
-from recover.model.record import Entry, Kept, Saw
+from recover.model.record import Entry, Kept, Opened, Saw
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def story(entries: Iterable[Entry], record: Record) -> Story:
         findings_after=_findings(seen.last),
         ripening=grouped(s.finding.says for s in seen.last.diagnosis.ripening) if seen.last is not None else (),
         gaps=seen.last.diagnosis.gaps if seen.last is not None else (),
-        rungs=_rungs(history, record),
+        rungs=_rungs(entries, record),
         passed_over=tuple(passed_over(history)),
         hits=tuple(hit_lines(hits(entries))),
         service=_service(history)[0],
@@ -136,9 +136,20 @@ def _findings(saw: Saw | None) -> tuple[str, ...]:
     )
 
 
-def _rungs(history: History, record: Record) -> tuple[Rung, ...]:
+def attempts(entries: Iterable[Entry]) -> tuple[Attempt, ...]:
+    """All tries of a journal: also those before an end that left debts, which a later climb does not call its own."""
+    found: list[Attempt] = []
+    history = History()
+    for entry in entries:
+        if isinstance(entry, Opened) and history.closed is not None:
+            found += history.attempts
+        history = after(history, entry)
+    return (*found, *history.attempts)
+
+
+def _rungs(entries: Iterable[Entry], record: Record) -> tuple[Rung, ...]:
     found = []
-    for number, a in enumerate(history.attempts, 1):
+    for number, a in enumerate(attempts(entries), 1):
         if a.outcome is None:
             said, how, detail = ("runs now", "warn", "") if record.alive else ("cut", "bad", "it has no end")
         else:

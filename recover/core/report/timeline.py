@@ -67,7 +67,7 @@ class _Writer:
         self.chapters: list[Chapter] = []
         self.tries = 0
         self._step = ""  # the rung that was decided on and has not begun
-        self._running = False
+        self._running = self._closed = False
         self._acts: dict[int, tuple[int, int]] = {}  # act -> where its item stands
 
     def chapter(self, at: float, title: str, number: int = 0) -> None:
@@ -116,6 +116,7 @@ class _Writer:
                 said, tone = outcome_words(outcome)
                 self._end(said, tone)
             case Closed():
+                self._closed = True
                 self.chapter(entry.at, "The end")
                 self.item(_item(entry, "end"))
 
@@ -123,7 +124,8 @@ class _Writer:
         if self._running:
             self._end("cut: the tool ended before the rung did", "bad")
         self._step = ""
-        title = "Looking" if not self.chapters else "Gone on with, after a crash" if entry.resumed else "Opened again"
+        again = "Opened again, to pay what is owed" if self._closed else "Gone on with, after a crash"
+        title, self._closed = again if self.chapters else "Looking", False
         self.chapter(entry.at, title)
         self.item(_item(entry, "run"))
 
