@@ -108,16 +108,16 @@ def said_of(life: Life, name: str, target: str) -> list[tuple[float, Owed]]:
 
 
 def nothing_twice(life: Life) -> None:
+    """Within one incident the same state again is news only with a fault not named in it yet, or as a reminder."""
     for name, want in WANTS.items():
         for target in life.stood:
-            lines = said_of(life, name, target)
-            for (before_at, before), (at, now) in pairwise(lines):
-                same = (before.present.judged.status, before.present.flapping) == (
-                    now.present.judged.status, now.present.flapping,
-                )  # fmt: skip
-                named = {s for _, o in lines if o.present.at <= before.present.at for s in o.present.judged.signals}
-                new = set(now.present.judged.signals) - named
-                late = want.remind_s is not None and at - before_at >= REMIND_S
+            named: set[str] = set()
+            for (before_at, before), (at, now) in pairwise(said_of(life, name, target)):
+                named = set() if before.news is News.RESOLVED else named | set(before.present.judged.signals)
+                was, present = before.present, now.present
+                same = (was.judged.status, was.flapping) == (present.judged.status, present.flapping)
+                new = set(present.judged.signals) - named
+                late = want.remind_s is not None and at - before_at >= want.remind_s
                 if same and not new and not late and before.news is not News.RESOLVED:
                     raise AssertionError(f"{name} heard twice of {target}: {before.news}, {now.news}")
 
