@@ -80,11 +80,15 @@ class Meddled:
     after: Mapping[str, tuple[Call, ...]] = field(default_factory=dict)
 
 
+_OTHER_PIN: dict[str, Any] = {"ca_file": None, "fingerprint": "ab" * 32}
+
+
 class Row(Lab):
     """One row's API, the client that is meddled with, and the journal."""
 
     meddled = Meddled()
     untrusted = False  # our POSTs meet a certificate that we do not trust
+    distrusts = False  # so does every question
     timeout = 10.0
     fast = FastClock(SECOND)
 
@@ -103,14 +107,13 @@ class Row(Lab):
                 for op, arguments in server.meddled.before.get(verb, ()):
                     server.call(op, **arguments)
                 if server.untrusted:
-                    with_pin = {"ca_file": None, "fingerprint": "ab" * 32}
-                    return server.client(Client, **with_pin).post(where, **params)
+                    return server.client(Client, **_OTHER_PIN).post(where, **params)
                 answer = super().post(where, **params)
                 for op, arguments in server.meddled.after.get(verb, ()):
                     server.call(op, **arguments)
                 return answer
 
-        return self.client(Meddling, timeout=self.timeout)
+        return self.client(Meddling, timeout=self.timeout, **(_OTHER_PIN if self.distrusts else {}))
 
     def hands(self, client: Client, await_boot: Any) -> HypervisorActuator:
         clock, sleep = self.fast.passed, self.fast.sleep

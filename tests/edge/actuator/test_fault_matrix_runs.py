@@ -122,6 +122,7 @@ class Case:
     world: tuple[Call, ...] = ()
     later: tuple[Call, ...] = ()  # once the boot is awaited
     stops_after: type[Action] | None = None
+    without: tuple[str, ...] = ()  # privileges that the recipe has
     playbook: Playbook = CYCLE
 
 
@@ -188,6 +189,10 @@ CASES = [
     Case("deleted-between", N, None, ("stop",), next=START, after=stop(call("destroy", vmid=174))),
     # rights
     Case("no-power", EndKind.EXHAUSTED, sent=("stop",), world=(call("deny", priv="VM.PowerMgmt"),)),
+    *[Case(f"no-{lacks}", EndKind.BLOCKED, sent=(), why=f"({guard})", without=(lacks,))
+      for lacks, guard in (("Sys.Audit on /", "quorum"), ("Sys.Audit on /nodes/pve1", "tasks"),
+                           ("Datastore.Audit on /storage/local-lvm", "storage"))],
+    Case("no-VM.Audit", EndKind.EXHAUSTED, sent=(), next="gpu-recover doctor", world=(call("deny", priv="VM.Audit"),)),
     Case("power-lost-between", sent=THREE, why="VM.PowerMgmt", after=stop(call("deny", priv="VM.PowerMgmt")), **OWED),
     Case("audit-lost-between", sent=("stop",), after=stop(call("deny", priv="VM.Audit")), **OWED),
     Case("token-expired-between", sent=("stop",), after=stop(call("token", revoke=True)), **OWED),
@@ -234,7 +239,9 @@ def climb(server: Row, case: Case, boots: list[int], history: History | None = N
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_whole_run(lab: Callable[..., Row], case: Case) -> None:
-    server = lab({**NODE, **case.vm}, grants=grants(), **{"nodes": [{"name": "pve1", "pci": [H100]}], **case.config})
+    server = lab(
+        {**NODE, **case.vm}, grants=grants(*case.without), **{"nodes": [{"name": "pve1", "pci": [H100]}], **case.config}
+    )
     for fault in case.faults:
         server.inject(**fault)
     for op, arguments in case.world:
