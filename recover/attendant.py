@@ -31,16 +31,21 @@ class RunEnd:
     why: str
     run: str = ""
     code: int | None = None
+    unheard: tuple[str, ...] = ()  # hooks and messages of its end that failed, a sentence each
 
 
 @dataclass(frozen=True, slots=True)
 class Attended:
-    """What was done about one target, or why nothing was. `rule`: acted, would-act, or the rule that forbade it."""
+    """What was done about one target, or why nothing was. `rule`: acted, would-act, or the rule that forbade it.
+
+    `trouble`: what else went wrong, a sentence each: who could not be told, what could not be written.
+    """
 
     target: str
     rule: str
     why: str
     ended: RunEnd | None = None
+    trouble: tuple[str, ...] = ()
 
 
 class WatchGate:
@@ -74,9 +79,10 @@ class Attendant:
 
     def attend(self, seen: Sequence[Candidate], picture: Picture) -> tuple[Attended, ...]:
         """Each target in turn, the one that is sick for longest first; the answers in the order of `seen`."""
-        self._settle()
+        unheard = self._settle()
         found = {one.target: self._attend(one, picture) for one in sorted(seen, key=lambda c: c.standing.since)}
-        return tuple(found[one.target] for one in seen)
+        answers = tuple(found[one.target] for one in seen)
+        return answers if not unheard or not answers else (_with(answers[0], *unheard), *answers[1:])
 
     def would(self, seen: Sequence[Candidate], picture: Picture) -> tuple[Attended, ...]:
         """The same without any effect. `run` must be one that only plans."""
@@ -104,8 +110,9 @@ class Attendant:
             ended = RunEnd(EndKind.INTERRUPTED.value, True, "interrupted")
             raise
         finally:
-            said = self._release(permit, ended)
-        return Attended(one.target, "acted", "; ".join(filter(None, (ended.why, said))), ended)
+            said, trouble = self._release(permit, ended)
+        why = f"{ended.why}; {said}" if said else ended.why
+        return Attended(one.target, "acted", why, ended, (*ended.unheard, *trouble))
 
     def _would(self, one: Candidate, picture: Picture, ledger: Ledger | Lost) -> tuple[Attended, Ledger | Lost]:
         against = self._against(one, picture)
@@ -131,15 +138,14 @@ class Attendant:
         who = self.at_work(one.target)
         return Objection("at-work", who) if who else None
 
-    def _settle(self) -> None:
+    def _settle(self) -> tuple[str, ...]:
         """What others left behind comes first: a process that is gone may have opened the breaker."""
 
         def settle(ledger: Ledger) -> tuple[Ledger, bool]:
             after = settled(ledger, self.clock.now(), self.rules.fleet.window_s, self.controllers.lives)
             return after, open_breaker(after) is not None and open_breaker(ledger) is None
 
-        if self.ledger.change(settle) is True:
-            self._announce()
+        return self._announce() if self.ledger.change(settle) is True else ()
 
     def _grant(self, ledger: Ledger, target: str) -> tuple[Ledger, Permit | Objection]:
         now, fleet = self.clock.now(), self.rules.fleet
@@ -162,7 +168,7 @@ class Attendant:
         window = first(self.rules.windows, permit.target, self.clock.now())
         return (window.why or "a maintenance window has begun") if window is not None else ""
 
-    def _release(self, permit: Permit, ended: RunEnd) -> str:
+    def _release(self, permit: Permit, ended: RunEnd) -> tuple[str, tuple[str, ...]]:
         """The end on disk. Where that fails the permit stays, and once this process is gone it opens the breaker."""
 
         def release(ledger: Ledger) -> tuple[Ledger, bool]:
@@ -172,14 +178,17 @@ class Attendant:
 
         opened = self.ledger.change(release)
         if isinstance(opened, Lost):
-            return opened.why
-        if opened:
-            self._announce()
-        return f"this opens the breaker: {CLOSE}" if opened else ""
+            return "", (opened.why,)
+        return (f"this opens the breaker: {CLOSE}", self._announce()) if opened else ("", ())
 
-    def _announce(self) -> None:
+    def _announce(self) -> tuple[str, ...]:
         ledger = self.ledger.read()
         breaker = open_breaker(ledger) if not isinstance(ledger, Lost) else None
-        if breaker is not None:
-            what = f"nothing is recovered unattended any more: {breaker.why}"
-            self.herald.announce(Notice(breaker.opened_at, Event.BREAKER, breaker.target, what, next=CLOSE))
+        if breaker is None:
+            return ()
+        what = f"nothing is recovered unattended any more: {breaker.why}"
+        return self.herald.announce(Notice(breaker.opened_at, Event.BREAKER, breaker.target, what, next=CLOSE))
+
+
+def _with(one: Attended, *trouble: str) -> Attended:
+    return replace(one, trouble=(*one.trouble, *trouble))

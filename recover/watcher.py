@@ -75,4 +75,4 @@ class Watcher:
 
     def _step(self, before: Standing, one: Checked, now: float) -> tuple[Standing, Transition | None]:
         after, change = step(before, judged(one, now), self.policy)
-        return remembered(after, one, known_before(before, now)), change
+        return after if after is before else remembered(after, one, known_before(before, now)), change

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 
 from recover.attendant import Attendant, RunEnd
 from recover.core.config import Config
-from recover.core.fleet import BUG, Picture
+from recover.core.fleet import BUG, FAR_S, Picture
 from recover.core.report.check.verdict import Checked
 from recover.core.report.result import SERVICE_NOT_BACK, exit_code
 from recover.core.unattended import Rules
@@ -82,7 +83,7 @@ def picture(config: Config, state: StateFolder, seen: Iterable[Checked]) -> Pict
 def at_work(state: StateFolder, target: str, now: float) -> str:
     """Who works on the target, or which person did lately; an empty string for nobody."""
     holder = noted(state.target(target))
-    if holder is not None:
+    if holder is not None and (holder.host == socket.gethostname() or now - holder.since < FAR_S):
         return f"run {holder.run} by {holder.who} on {holder.host} works on it"
     for folder in reversed(state.runs(target)[-5:]):
         path = folder / "journal.jsonl"
@@ -122,7 +123,7 @@ class _Runs:
             return RunEnd(BUG, True, f"a fault of gpu-recover ({type(error).__name__})")
         end, code = result.closed.end, exit_code(result.closed)
         word = "service-not-back" if code == SERVICE_NOT_BACK else end.kind.value
-        return RunEnd(word, tried(result.entries), end.why, result.run, code)
+        return RunEnd(word, tried(result.entries), end.why, result.run, code, result.unheard)
 
     def plan(self, name: str, gate: Gate) -> RunEnd:
         """What a run would do first, and whether it might; nothing is changed and nothing written."""

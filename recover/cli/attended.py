@@ -79,6 +79,8 @@ class Attention:
         ]
         answers = who.would(found, fleet) if self.wish.dry_run else who.attend(found, fleet)
         self.attended |= {answer.target: answer for answer in answers}
+        for said in (t for answer in answers for t in answer.trouble):
+            note(f"gpu-recover check: {clean(said, 600)}")
         acted = [t for t in targets if (a := self.attended[t.name]).rule == "acted" and a.ended is not None]
         if not acted:
             return seen
@@ -112,13 +114,14 @@ class Attention:
 
 
 def attention(opened: App, wish: Wish, *, quiet: bool) -> Attention:
-    """All that must be right is asked now, before anything is looked at. Raises UsageProblem, StateProblem."""
+    """All that must be right is asked now, before anything is looked at. Raises UsageProblem.
+
+    Not the state folder: a disk that is full must blind nobody, and without its ledger nothing is done anyway.
+    """
     from recover.wiring_watch import playbook_of
 
     if wish.recover:
         playbook_of(opened)
-    if wish.writes:
-        opened.state.ready()
     return Attention(opened, wish, opened.watcher(opened.herald()), quiet, {}, {})
 
 

@@ -296,3 +296,30 @@ def test_what_a_killed_run_leaves_opens_the_breaker_at_the_next_check(cli: Cli, 
     assert "the process is gone" in nothing_done(again, check(cli, again, "--recover"), "breaker", "other")
     assert cli("breaker", "close").code == 0 and cli("breaker").code == 0
     assert check(cli, again, "--recover")["other"]["acted"]["rule"] == "acted"
+
+
+def test_a_state_folder_that_cannot_be_written_blinds_nobody_and_nothing_is_done(
+    cli: Cli, fleet: Made, tmp_path: Path
+) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state/watch").write_text("a file is here")
+    app = fleet(node="dead-rank")
+    ran = cli("check", "node", "--watch", "-q", "--format", "json", app=app)
+    assert ran.code == 2 and "can't be kept" in ran.err and told(ran)["node"]["standing"]["trouble"]
+    nothing_done(app, check(cli, app, "--recover"), "standing")
+
+
+def test_what_does_not_move_ripens_from_one_check_to_the_next(cli: Cli, fleet: Made) -> None:
+    """On a clock a thousand times faster; without a memory each look is the first."""
+    app = fleet(node="vram-held")
+    assert check(cli, app)["node"]["status"] == check(cli, app)["node"]["status"] == "WARNING"
+    assert check(cli, app, "--watch")["node"]["status"] == "WARNING"
+    time.sleep(0.1)
+    seen = check(cli, app, "--watch")["node"]
+    assert seen["status"] == "CRITICAL" and seen["findings"][0]["signal"] == "gpu-memory-held"
+
+
+def test_each_form_has_its_own_place_for_what_was_done(cli: Cli, fleet: Made) -> None:
+    for form in ("nagios", "prometheus"):
+        ran = cli("check", "lost", "--recover", "--dry-run", "-q", "--format", form, app=fleet(lost="gpu-lost"))
+        assert "not acted on (unlisted)" in ran.err and "not acted on" not in ran.out

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from recover.attendant import Attendant, Attended, RunEnd, WatchGate
 from recover.core.diagnose import assess
-from recover.core.fleet import FleetLimits, Picture
+from recover.core.fleet import FleetLimits, Picture, granted, released
 from recover.core.guards import Context
 from recover.core.past import Past
 from recover.core.playbook import parse
@@ -389,3 +389,114 @@ def test_the_shipped_playbook_over_every_fault(name: str) -> None:
     well = answer.ended is not None and answer.ended.end in ("recovered", "healthy")
     assert well or night.heard.notices or answer.ended.end in ("blocked", "held")  # type: ignore[union-attr]
     assert bool(night.heard.notices) is bool(night.ledger.ledger.breakers)
+
+
+# -- what comes up in the middle of a run
+
+
+@dataclass
+class Morning:
+    """A run of which each line of `asks` is a try; what `happens` comes between the first and the second."""
+
+    happens: Callable[[Attendant, Memory], None]
+    answers: list[GateAnswer] = field(default_factory=list)
+    book: Memory = field(default_factory=Memory)
+    heard: Heard = field(default_factory=Heard)
+    clock: SimulatedClock = field(default_factory=lambda: SimulatedClock(1_796_000_000.0))
+
+    def attend(self, rules: Rules = RULES, gate_of: Callable[[Gate], Gate] = lambda gate: gate) -> Attended:
+        def run(name: str, gate: Gate) -> RunEnd:
+            asked = gate_of(gate)
+            for number in range(2):
+                self.answers.append(asked.ask(attempt(), Blast(Scope.PROCESS, (DEAD,), 1.0), diagnosis("dead-group")))
+                if number == 0:
+                    self.happens(who, self.book)
+            return RunEnd("blocked", True, "the gate said no", "run")
+
+        who = Attendant(self.book, Alone(), self.clock, rules, 4, lambda name: "", run, self.heard)
+        now = self.clock.now()
+        (answer,) = who.attend([replace(candidate(), at=now)], PICTURE)
+        return answer
+
+
+def _another_run_fails(who: Attendant, book: Memory) -> None:
+    other = Controller("here", "boot", 2, 2)
+    book.ledger, permit = granted(book.ledger, "another", other, who.clock.now())
+    book.ledger = released(book.ledger, permit, who.clock.now(), "exhausted", tried=True, why="no rung is left")
+
+
+def _a_window_begins(who: Attendant, book: Memory) -> None:
+    who.clock.sleep(3600.0)
+
+
+def _the_ledger_is_moved_away(who: Attendant, book: Memory) -> None:
+    book.ledger = Ledger()
+
+
+LATER = Window(begins=1_796_003_000.0, ends=1_796_009_000.0, why="kernel updates")
+SURPRISES: tuple[tuple[Callable[[Attendant, Memory], None], str], ...] = (
+    (_another_run_fails, "breaker was opened meanwhile"),
+    (_a_window_begins, "kernel updates"),
+    (_the_ledger_is_moved_away, "permit is not in the ledger"),
+)
+
+
+@pytest.mark.parametrize(("happens", "says"), SURPRISES, ids=lambda v: getattr(v, "__name__", ""))
+def test_what_comes_up_between_two_tries_forbids_the_second(
+    happens: Callable[[Attendant, Memory], None], says: str
+) -> None:
+    morning = Morning(happens)
+    answer = morning.attend(replace(RULES, windows=(LATER,)))
+    assert [a.said for a in morning.answers] == ["yes", "no"] and says in morning.answers[1].why
+    assert answer.ended is not None and answer.rule == "acted"
+
+
+@pytest.mark.parametrize(("happens", "says"), SURPRISES, ids=lambda v: getattr(v, "__name__", ""))
+def test_planted_a_gate_that_asks_only_once_is_caught(happens: Callable[[Attendant, Memory], None], says: str) -> None:
+    morning = Morning(happens)
+    morning.attend(replace(RULES, windows=(LATER,)), _looser())
+    assert [a.said for a in morning.answers] == ["yes", "yes"], "and so the test above fails"
+
+
+def test_a_look_that_is_too_old_is_left_to_the_next_check() -> None:
+    clock = SimulatedClock()
+    who = Attendant(Memory(), Alone(), clock, RULES, 4, lambda name: "", lambda n, g: pytest.fail("it ran"), Heard())  # type: ignore[arg-type,return-value]
+    (answer,) = who.attend([replace(candidate(), at=clock.now() - 200.0)], PICTURE)
+    assert answer.rule == "stale"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ZeroDivisionError()])
+def test_whatever_ends_a_run_its_permit_is_given_back(error: BaseException) -> None:
+    def run(name: str, gate: Gate) -> RunEnd:
+        raise error
+
+    book, heard, clock = Memory(), Heard(), SimulatedClock()
+    who = Attendant(book, Alone(), clock, RULES, 4, lambda name: "", run, heard)
+    with pytest.raises(type(error)):
+        who.attend([replace(candidate(), at=clock.now())], PICTURE)
+    (permit,) = book.ledger.permits
+    assert permit.ended and permit.end == ("interrupted" if isinstance(error, KeyboardInterrupt) else "bug")
+    assert bool(heard.notices) is (permit.end == "bug")
+
+
+def test_the_one_that_is_sick_for_longest_comes_first_and_answers_keep_their_order() -> None:
+    order: list[str] = []
+
+    def run(name: str, gate: Gate) -> RunEnd:
+        order.append(name)
+        return RunEnd("recovered", True, "well", "run")
+
+    clock = SimulatedClock()
+    found = []
+    for number, name in enumerate("abc"):
+        one = replace(candidate(), at=clock.now())
+        found.append(
+            replace(
+                one,
+                checked=replace(one.checked, target=name),
+                standing=replace(one.standing, target=name, since=AT - number),
+            )
+        )
+    who = Attendant(Memory(), Alone(), clock, RULES, 9, lambda name: "", run, Heard())
+    answers = who.attend(found, Picture(9, dict.fromkeys("abcdefghi", Status.OK)))
+    assert [a.target for a in answers] == ["a", "b", "c"] and order == ["c", "b", "a"]

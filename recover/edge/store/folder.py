@@ -85,20 +85,25 @@ class StateFolder:
         return sorted(plain_name(p.name) for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """The file is there whole or not at all. Raises OSError."""
+def write_atomically(path: Path, data: bytes, *, lasts: bool = True) -> None:
+    """The file is there whole or not at all. `lasts` False: after a power cut it may be an older one, or empty.
+
+    Raises OSError.
+    """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if lasts:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    if lasts:
+        sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:

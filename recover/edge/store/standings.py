@@ -78,7 +78,8 @@ class FileStandings:
             _append(self._path(target, ".jsonl"), change)
             untold = (*untold, change)
         if after != before or change is not None or trouble:
-            self._save(after, untold)
+            # Waiting for the disk costs hundreds of targets seconds at each check: only for what was told or is owed.
+            self._save(after, untold, lasts=bool(untold) or _is(after) != _is(before))
         due = tuple(c for c in untold if c is change or not 0 <= at - c.at < TELL_AGAIN_S)
         return Kept(after, change, due, trouble)
 
@@ -95,9 +96,9 @@ class FileStandings:
             raise Damaged(f"{path} holds no standing of {target}")
         return standing, untold
 
-    def _save(self, standing: Standing, untold: tuple[Transition, ...]) -> None:
+    def _save(self, standing: Standing, untold: tuple[Transition, ...], *, lasts: bool = True) -> None:
         data = json.dumps({"standing": encode(standing), "untold": encode(untold)}, ensure_ascii=True)
-        write_atomically(self._path(standing.target, ".json"), data.encode() + b"\n")
+        write_atomically(self._path(standing.target, ".json"), data.encode() + b"\n", lasts=lasts)
 
     def _put_aside(self, target: str) -> str:
         path = self._path(target, ".json")
@@ -187,6 +188,10 @@ def _whole(standing: object, untold: object) -> bool:
         and isinstance(untold, tuple)
         and all(isinstance(c, Transition) and isinstance(c.at, (int, float)) and judged(c.after) for c in untold)
     )
+
+
+def _is(standing: Standing) -> tuple[Status | None, bool]:
+    return standing.state.status if standing.state is not None else None, standing.flapping
 
 
 def _said(error: BaseException) -> str:
