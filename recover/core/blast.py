@@ -55,6 +55,7 @@ _JOBS = ("slurmstepd", "jupyter-lab", "jupyter-noteboo")
 
 # Minutes to be shown: a guess. Unpinning takes about 0.1 s per GB (sglang PR 32829: 243 GB in 25.9 s).
 _BOOT_MIN = 2.0
+_SHOWN = 4  # devices that are named one by one
 _PER_GPU_MIN = 0.25
 _UNPIN_MIN_PER_GIB = 0.1 / 60
 _PIN_MIN_PER_GIB = 0.25 / 60
@@ -82,7 +83,9 @@ def _hits(snapshot: Snapshot, action: Action) -> Iterable[Hit]:
             return [Hit("device", f"GPU {uuid} ({bus_id})", "reset") for uuid, bus_id in gpus]
         case StopVm() | ResetVm():
             how = "stopped and started" if isinstance(action, StopVm) else "reset"
-            return [Hit("guest", f"{action.vm.name} ({action.vm.vmid})", how), *in_guest(snapshot), *beside(snapshot)]
+            guest = Hit("guest", f"{action.vm.name} ({action.vm.vmid})", how)
+            reset = _devices(snapshot) if isinstance(action, StopVm) else []
+            return [guest, *reset, *in_guest(snapshot), *beside(snapshot)]
         case ShutdownVm() | StartVm() | AwaitBoot() | SyncDisks() | StartService() | SetPersistence():
             return []
         case ResetPci(node=node, addresses=addresses):
@@ -133,7 +136,30 @@ def _ended(group: Group) -> Hit:
 def in_guest(snapshot: Snapshot) -> list[Hit]:
     """All groups, sessions and foreign containers that a restart of the guest ends."""
     groups = [_ended(g) for g in snapshot.groups if not g.protected]
-    return [*groups, *sessions(snapshot)]
+    return [*_served(snapshot), *groups, *sessions(snapshot)]
+
+
+def _served(snapshot: Snapshot) -> list[Hit]:
+    """The services that are configured for this guest, where they run."""
+    guest = snapshot.guest
+    if not isinstance(guest, Guest) or not isinstance(guest.services, Known):
+        return []
+    up = {s.name: s.state for s in guest.services.value if s.state in ("active", "running", "activating")}
+    return [
+        Hit("service", name, f"ended with the guest ({up[name]})") for name in snapshot.target.services if name in up
+    ]
+
+
+def _devices(snapshot: Snapshot) -> list[Hit]:
+    """What is passed through to the VM: a stop and start resets all of it, one line for all."""
+    seen = snapshot.hypervisor
+    config = seen.config.value if isinstance(seen, Hypervisor) and isinstance(seen.config, Known) else None
+    names = [", ".join(d.addresses) or d.mapping or d.raw for d in config.hostpci] if config is not None else []
+    if not names:
+        return []
+    shown = names if len(names) <= _SHOWN else [names[0], "…", names[-1]]
+    what = "passed-through device" if len(names) == 1 else f"{len(names)} passed-through devices"
+    return [Hit("device", f"{what} ({', '.join(shown)})", "reset by the stop and the start")]
 
 
 def beside(snapshot: Snapshot) -> list[Hit]:

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 from recover.core.blast import blast
 from recover.model.act import Line
+from recover.model.guest import Service
 from recover.model.hypervisor import GuestKind, Neighbour
 from recover.model.process import Health
 from recover.model.reading import Known
 from recover.model.verdict import Scope
 from tests.core import builders as b
-from tests.steps.looks import UNIT, dead, group, plan, plan_for, vm
+from tests.steps.looks import UNIT, dead, group, pci, plan, plan_for, vm
 
 
 def hits(snapshot, line, scope=Scope.VM):
@@ -49,9 +50,24 @@ def test_a_restart_hits_all_that_is_in_the_guest_and_beside_it():
         hypervisor=vm(neighbours=Known((near,)), invisible_guests=True),
     )
     found = hits(snapshot, plan("power-cycle-vm", snapshot, dead(None, Scope.VM)))
-    assert [kind for kind, _ in sorted(found)] == ["group", "guest", "neighbour", "neighbour", "session"]
+    assert [kind for kind, _ in sorted(found)] == ["device", "group", "guest", "neighbour", "neighbour", "session"]
     assert ("guest", "node-174 (174)") in found
     assert ("neighbour", "other (175)") in found
+
+
+def test_its_devices_and_its_services_are_named():
+    served = (Service("systemd", "sglang.service", "active"), Service("systemd", "cron.service", "active"))
+    snapshot = b.healthy_snapshot(hypervisor=vm(), services=Known(served))
+    snapshot = replace(snapshot, target=replace(snapshot.target, services=("sglang.service", "gone.service")))
+    found = hits(snapshot, plan("power-cycle-vm", snapshot, dead(None, Scope.VM)))
+    assert ("device", "8 passed-through devices (0000:41:00.0, …, 0000:48:00.0)") in found
+    assert {name for kind, name in found if kind == "service"} == {"sglang.service"}
+    reset = hits(snapshot, plan("reset-vm", snapshot, dead(None, Scope.GUEST)))
+    assert not [kind for kind, _ in reset if kind == "device"], "QEMU and its devices stay as they are"
+    one = b.healthy_snapshot(hypervisor=vm({"hostpci": (pci(0),)}))
+    assert ("device", "passed-through device (0000:41:00.0)") in hits(
+        one, plan("power-cycle-vm", one, dead(None, Scope.VM))
+    )
 
 
 def test_minutes_grow_with_what_must_be_unpinned_and_stay_below_the_worst_case():
