@@ -31,7 +31,8 @@ class RunEnd:
     why: str
     run: str = ""
     code: int | None = None
-    unheard: tuple[str, ...] = ()  # hooks and messages of its end that failed, a sentence each
+    unheard: tuple[str, ...] = ()  # hooks of its end that failed, a sentence each
+    notice: Notice | None = None  # what people are to hear of it, once its end is on disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,8 @@ class Attendant:
             raise
         finally:
             said, trouble = self._release(permit, ended)
+        if ended.notice is not None:
+            trouble = (*trouble, *self.herald.announce(ended.notice))
         why = f"{ended.why}; {said}" if said else ended.why
         return Attended(one.target, "acted", why, ended, (*ended.unheard, *trouble))
 

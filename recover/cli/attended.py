@@ -67,7 +67,7 @@ class Attention:
     def act(self, targets: Sequence[Target], seen: list[Checked], again: Again) -> list[Checked]:
         """Act, or say what would be done; what was acted on is looked at again and remembered."""
         from recover.core.unattended import Candidate
-        from recover.wiring_watch import attendant, picture
+        from recover.wiring.watch import attendant, picture
 
         if not self.wish.recover:
             return seen
@@ -118,7 +118,7 @@ def attention(opened: App, wish: Wish, *, quiet: bool) -> Attention:
 
     Not the state folder: a disk that is full must blind nobody, and without its ledger nothing is done anyway.
     """
-    from recover.wiring_watch import playbook_of
+    from recover.wiring.watch import playbook_of
 
     if wish.recover:
         playbook_of(opened)

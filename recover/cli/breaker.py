@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from recover.model.watch import Breaker, Ledger
 
 OPEN, UNKNOWN = 1, 3
+_SHOWN = 10
 
 
 @click.group(invoke_without_command=True)
@@ -122,6 +123,9 @@ def _lines(ledger: Ledger) -> list[str]:
     for permit in ledger.permits:
         if not permit.ended:
             lines.append(f"at work: {clean(permit.target)} since {_when(permit.began)} (pid {permit.holder.pid})")
+    for permit in ledger.permits[-_SHOWN:]:
+        if permit.ended:
+            lines.append(f"acted on: {clean(permit.target)} {_when(permit.began)}, {clean(permit.end)}")
     for past in reversed([b for b in ledger.breakers if b.closed_at][-5:]):
         why = f": {clean(past.closed_why)}" if past.closed_why else ""
         lines.append(f"was open {_when(past.opened_at)} ({clean(past.target)}), closed {_when(past.closed_at)} "

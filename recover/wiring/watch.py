@@ -25,7 +25,8 @@ from recover.model.record import Acting, Began, Decided, EndKind, Entry, Opened,
 from recover.model.snapshot import Target
 from recover.model.watch import Standing, Status
 from recover.ports import Gate, View
-from recover.wiring import App, Flags, Held, Result, UsageProblem, Wired
+from recover.wiring.app import App
+from recover.wiring.words import Flags, Held, Result, UsageProblem, Wired
 
 FRESH_S = 900.0  # what was seen of the rest of the fleet counts for so long
 ON_CALL_S = (
@@ -123,7 +124,8 @@ class _Runs:
             return RunEnd(BUG, True, f"a fault of gpu-recover ({type(error).__name__})")
         end, code = result.closed.end, exit_code(result.closed)
         word = "service-not-back" if code == SERVICE_NOT_BACK else end.kind.value
-        return RunEnd(word, tried(result.entries), end.why, result.run, code, result.unheard)
+        did = tried(result.entries)
+        return RunEnd(word, did, end.why, result.run, code, result.unheard, result.notice)
 
     def plan(self, name: str, gate: Gate) -> RunEnd:
         """What a run would do first, and whether it might; nothing is changed and nothing written."""
@@ -141,7 +143,7 @@ class _Runs:
         wired = self.app.wire(self.targets[name], self.playbook, flags)
         try:
             with self.view_of(wired) as view:
-                return self.app.recover(wired, gate, view, flags)
+                return self.app.recover_untold(wired, gate, view, flags)
         finally:
             wired.close()
 
