@@ -215,7 +215,7 @@ def test_every_debt_is_told_with_how_it_was_settled() -> None:
 def test_debts_alike_are_said_once() -> None:
     found = alike(ledger(run("killed-while-the-vm-is-stopped")[0].entries))
     assert [d.what for d in found if "persistence" in d.what] == [
-        "persistence on on 00000000:01:00.0 and 7 more like it"
+        "persistence on for 00000000:01:00.0 and 7 more like it"
     ]
 
 

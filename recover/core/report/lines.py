@@ -153,7 +153,7 @@ def action_words(action: Action) -> str:
         case AwaitGone(members=members, deadline_s=seconds):
             return f"wait up to {span(seconds)} until {len(members)} processes are gone"
         case SetPersistence(bus_id=bus_id, on=on):
-            return f"persistence {'on' if on else 'off'} on {bus_id}"
+            return f"persistence {'on' if on else 'off'} for {bus_id}"
         case ResetGpu(gpus=gpus):
             return f"reset {', '.join(bus_id for _, bus_id in gpus)}"
         case PlaceMarker():

@@ -86,6 +86,10 @@ def hit_lines(found: Sequence[Hit]) -> list[str]:
     lines = [f"{h.kind} {h.name}: {h.how}" for h in found if h.kind != "device"]
     for how in dict.fromkeys(h.how for h in found if h.kind == "device"):
         names = [h.name for h in found if h.kind == "device" and h.how == how]
-        lines.append(f"{count(len(names), 'device')}: {how}: {', '.join(names)}" if len(names) < 3 else
-                     f"{len(names)} devices: {how}")  # fmt: skip
+        if len(names) == 1:  # which may be several in one: 8 passed-through devices (...)
+            lines.append(f"{names[0] if 'device' in names[0] else f'device {names[0]}'}: {how}")
+        elif len(names) == 2:
+            lines.append(f"2 devices: {how}: {', '.join(names)}")
+        else:
+            lines.append(f"{len(names)} devices: {how}")
     return lines
