@@ -93,6 +93,9 @@ class SteadyProbe(GuestProbe):
             self.close()
         text = stream.turn()
         match ended:
+            case None if stream.flooded:
+                detail = f"{self._far.where}: sends and sends, and none of it is the agent's report"
+                return Broken(Failure.DIED, detail, started=True)
             case None:
                 return Ran(0, text, b"", time.monotonic() - began)
             case Ran(code, _, err):

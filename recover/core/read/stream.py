@@ -66,6 +66,11 @@ class Unpacker:
         self._lines += [self._whole(line) for line in lines]
 
     @property
+    def flooded(self) -> bool:
+        """Whether more came than anybody says before the mark, and no mark."""
+        return self.broken and self._stream is None
+
+    @property
     def spoke(self) -> bool:
         """Whether a whole line has come in this look."""
         return bool(self._lines)

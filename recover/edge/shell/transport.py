@@ -102,6 +102,7 @@ class Transport(paramiko.Transport):
 
     def hang_up(self) -> None:
         self.wire.wake()
+        self.packetizer.complete_handshake()  # else its timer, a thread, outlives a handshake that failed
         with contextlib.suppress(Exception):
             self.close()
         self.wire.close()
@@ -127,6 +128,7 @@ def shake_hands(wire: Wire, hop: Hop, settings: SshSettings, limit: Limit, via: 
         transport.start_client(event=done)
         _await_banner(transport, hop, limit.within(settings.banner_timeout), limit)
         _await_keys(transport, done, hop, limit.within(settings.banner_timeout), limit)
+        wire.room = None
         host_key.judge(known, asked, _shown(transport))
     except BaseException:
         transport.hang_up()

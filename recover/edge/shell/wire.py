@@ -18,6 +18,8 @@ from recover.edge.shell.route import Hop
 from recover.edge.shell.settings import SshSettings
 from recover.model.contact import Failure
 
+_BEFORE_KEYS = 65536  # greeting and key exchange take a tenth of it
+
 
 class Wire:
     """What the SSH library takes for a socket, around a real one or a channel through a jump host."""
@@ -28,6 +30,7 @@ class Wire:
         self.spoke = threading.Event()
         self.heard_at = time.monotonic()
         self.heard_any = False
+        self.room: int | None = _BEFORE_KEYS  # bytes that may still come until keys are agreed on; None: they are
         self.label = ""  # whose the far end is, for people
         self._closed = False  # the library asks for it by this name
 
@@ -35,7 +38,13 @@ class Wire:
         self._stream.settimeout(seconds)
 
     def send(self, data: bytes) -> int:
-        sent: int = self._stream.send(data)
+        try:
+            sent: int = self._stream.send(data)
+        except TimeoutError:
+            raise
+        except OSError:
+            self.spoke.set()  # who hung up before our greeting went out says no more
+            raise
         return sent
 
     def recv(self, size: int) -> bytes:
@@ -47,6 +56,10 @@ class Wire:
             self.spoke.set()
             raise
         self.spoke.set()  # an end is an answer too: it isn't silence
+        if self.room is not None:
+            self.room -= len(data)
+            if self.room < 0:  # the library would read on for a line's end, with all of it in memory
+                raise ValueError("it sends without end and agrees on no keys")
         if data:
             self.heard_any = True
             self.heard_at = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 import subprocess
@@ -74,6 +75,19 @@ def why(shell: SshShell, deadline: float = 20) -> Failure:
     assert isinstance(broken, Broken), broken
     assert not broken.started and "\n" not in broken.detail
     return broken.failure
+
+
+def test_who_greets_without_end_is_not_listened_to(serve: Callable[[Answer], Server]) -> None:
+    sent = 0
+
+    def greet(peer: socket.socket) -> None:
+        nonlocal sent
+        with contextlib.suppress(OSError):
+            while sent < 1 << 28:
+                sent += peer.send(b"welcome " * 8192)
+
+    assert why(at(serve(greet).port, banner_timeout=20.0)) is Failure.CONFIG
+    assert sent < 1 << 26
 
 
 def test_refused() -> None:
