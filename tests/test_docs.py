@@ -209,7 +209,10 @@ def _dedent(text: str) -> str:
 
 def test_every_guard_is_explained() -> None:
     found = {guard.name for guard in GUARDS} - {"devices"}  # that one names what it found
-    for source in (*Path(docs.ROOT / "recover/steps").glob("*.py"), docs.ROOT / "recover/core/guards.py"):
+    for source in (
+        *Path(docs.ROOT / "recover/steps").glob("*.py"),
+        *Path(docs.ROOT / "recover/core/guards").glob("*.py"),
+    ):
         found |= set(re.findall(r'(?:Refuse|open_question)\(\s*"([a-z-]+)"', source.read_text()))
     said = set(re.findall(r"`([a-z-]+)`", page("safety").partition("## Guards")[2].partition("\n## ")[0]))
     assert found - said == set()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import ipaddress
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from recover.core.read.pve import GuestRow
 from recover.model.snapshot import Target
@@ -24,10 +25,20 @@ class Unresolved:
 
 
 Guests = Callable[[str], tuple[GuestRow, ...] | str]  # all guests of a cluster, or why they can't be listed
+Addresses = Callable[[str], Mapping[int, tuple[str, ...]]]  # vmid -> what the GPU guests of a cluster say of themselves
 
 
-def resolve(word: str, targets: Mapping[str, Target], clusters: Iterable[str], guests: Guests) -> Target | Unresolved:
-    """The target called `word`: a configured name, address or vmid; else a guest that a cluster knows."""
+def resolve(
+    word: str,
+    targets: Mapping[str, Target],
+    clusters: Iterable[str],
+    guests: Guests,
+    addresses: Addresses = lambda _: {},
+) -> Target | Unresolved:
+    """The target called `word`: a configured name, address or vmid; else a guest that a cluster knows.
+
+    `CLUSTER/NAME` and `CLUSTER/VMID` mean one cluster's. `addresses` is asked only for an address that nobody has.
+    """
     if word in targets:
         return targets[word]
     same = [t for t in targets.values() if t.address == word or (word.isdecimal() and t.vmid == int(word))]
@@ -35,15 +46,30 @@ def resolve(word: str, targets: Mapping[str, Target], clusters: Iterable[str], g
         return same[0]
     if same:
         return Unresolved(word, "stands for several targets", tuple(sorted(t.name for t in same)))
-    return _from_clusters(word, targets, tuple(clusters), guests)
+    every = tuple(clusters)
+    cluster, slash, rest = word.partition("/")
+    if slash and cluster in every:
+        found = _from_clusters(rest, targets, (cluster,), guests, addresses)
+        return replace(found, word=word) if isinstance(found, Unresolved) else _qualified(found, every, guests)
+    return _from_clusters(word, targets, every, guests, addresses)
+
+
+def _qualified(target: Target, clusters: tuple[str, ...], guests: Guests) -> Target:
+    """Named with its cluster where another has a guest of that name, or may have: each has a journal of its own."""
+    for other in clusters:
+        rows = guests(other) if other != target.cluster else ()
+        if isinstance(rows, str) or any(row.name == target.name for row in rows):
+            return replace(target, name=f"{target.cluster}/{target.name}") if not target.address else target
+    return target
 
 
 def _from_clusters(
-    word: str, targets: Mapping[str, Target], clusters: tuple[str, ...], guests: Guests
+    word: str, targets: Mapping[str, Target], clusters: tuple[str, ...], guests: Guests, addresses: Addresses
 ) -> Target | Unresolved:
     found: list[tuple[str, GuestRow]] = []
     known: set[str] = set(targets)
     unseen: list[str] = []
+    by_address = _is_address(word)
     for cluster in clusters:
         rows = guests(cluster)
         if isinstance(rows, str):
@@ -53,16 +79,32 @@ def _from_clusters(
         on_node = tuple(sorted(f"{row.vmid} ({row.name})" for row in rows if row.node == word))
         if on_node:
             return Unresolved(word, "is a Proxmox node, and nodes are never recovered; its guests", on_node)
-        found += [(cluster, row) for row in rows if row.name == word or str(row.vmid) == word]
+        has = {vmid for vmid, all_of_it in addresses(cluster).items() if word in all_of_it} if by_address else set()
+        found += [(cluster, row) for row in rows if row.name == word or str(row.vmid) == word or row.vmid in has]
     if len(found) > 1:
-        return Unresolved(word, "several guests are called so", tuple(f"{c}/{r.vmid} on {r.node}" for c, r in found))
+        said = "several guests are called so, say which"
+        return Unresolved(word, said, tuple(f"{c}/{r.vmid} ({r.name}) on {r.node}" for c, r in found))
     if found:
         cluster, row = found[0]
-        return _known(targets, cluster, row) or Target(row.name or str(row.vmid), "", row.kind, cluster, row.vmid)
+        configured = _known(targets, cluster, row)
+        if configured is None and unseen:
+            said = f"is {row.vmid} ({row.name}) of {cluster}, and may be another guest too: {'; '.join(unseen)}"
+            return Unresolved(word, said, (f"{cluster}/{row.vmid}",))
+        return configured or Target(row.name or str(row.vmid), "", row.kind, cluster, row.vmid)
     why = "no target of the configuration and no guest of a cluster is called so"
+    if by_address:
+        why = "no target of the configuration has this address, and no GPU guest that was asked says that it is its own"
     if unseen:
         why += "; could not be asked: " + "; ".join(unseen)
     return Unresolved(word, why, tuple(difflib.get_close_matches(word, sorted(known), 3, 0.6)))
+
+
+def _is_address(word: str) -> bool:
+    try:
+        ipaddress.ip_address(word)
+    except ValueError:
+        return False
+    return True
 
 
 def _known(targets: Mapping[str, Target], cluster: str, row: GuestRow) -> Target | None:

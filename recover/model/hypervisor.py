@@ -80,7 +80,8 @@ class VmConfig:
     hostpci: tuple[HostPci, ...] = ()
     agent: bool = False
     balloon_mib: int | None = None
-    hugepages: str = ""
+    hugepages: str = ""  # any | 2 | 1024
+    keeps_hugepages: bool = False  # a stop does not give them back to the node
     args: str = ""
     onboot: bool = False
     protection: bool = False

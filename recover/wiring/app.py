@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 from recover.wiring.run import Recovery, dry
 from recover.wiring.words import Eyes, Flags, Result, UsageProblem, Wired
 
+ADDRESSES_S = 45.0  # so long a cluster may take to tell its guests' addresses
+
 
 @dataclass(slots=True)
 class App:
@@ -45,7 +47,7 @@ class App:
     def resolve(self, names: Sequence[str]) -> tuple[Target, ...]:
         """All names or none. Raises UsageProblem with suggestions for each that is no target."""
         known = {name: _target(t) for name, t in self.config.targets.items()}
-        found = [resolve(name, known, self.config.clusters, self._guests_of) for name in names]
+        found = [resolve(name, known, self.config.clusters, self._guests_of, self._addresses_of) for name in names]
         wrong = [f for f in found if isinstance(f, Unresolved)]
         if wrong:
             raise UsageProblem(tuple(str(w) for w in wrong), "gpu-recover --help lists the commands")
@@ -60,6 +62,15 @@ class App:
             rows = guests(cluster_client(self.config.clusters[cluster]))
             self._guests[cluster] = str(rows) if isinstance(rows, ApiError) else rows
         return self._guests[cluster]
+
+    def _addresses_of(self, cluster: str) -> Mapping[int, tuple[str, ...]]:
+        """What the GPU guests of a cluster say of themselves: asked only for an address that nobody is known by."""
+        from recover.edge.connections import cluster_client
+        from recover.edge.proxmox.errors import ApiError
+        from recover.edge.targets import see_targets
+
+        said = see_targets(cluster_client(self.config.clusters[cluster]), cluster, ADDRESSES_S)
+        return {} if isinstance(said, ApiError) else said.addresses or {}
 
     def playbook(self, name_or_file: str) -> Playbook:
         """A shipped playbook by name, or one from a file. Raises UsageProblem with all of its problems."""

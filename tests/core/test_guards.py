@@ -198,6 +198,14 @@ def test_a_fragile_card_is_reset_when_somebody_approved_that_scope():
     assert named(snapshot, approved=Scope.GPU) == "fragile-device"
 
 
+def test_huge_pages_that_a_stop_gives_back_must_be_found_again():
+    for size in ("2", "1024", "any"):
+        assert named(look({"hugepages": size})) == "hugepages"
+    assert named(look({"hugepages": "1024", "keeps_hugepages": True})) == ""
+    assert named(look({"hugepages": "1024"}), approved=Scope.VM) == ""
+    assert named(look({"hugepages": "1024"}), ALL_STEPS["reset-vm"]) == ""
+
+
 @pytest.mark.parametrize(
     ("status", "shares", "guard"),
     [("running", ("0000:41:00.0",), "shared-device"), ("stopped", ("iommu group 3",), ""), ("running", (), "")],

@@ -172,6 +172,50 @@ def test_what_is_no_target_is_refused_and_explained(word: str, says: str) -> Non
     assert says in str(found)
 
 
+TWO = {"a": ROWS[:1], "b": (GuestRow(174, "node-174", "pve9", GuestKind.VM, "running"), GuestRow(9, "only-b", "pve9",
+       GuestKind.CONTAINER, "running"))}  # fmt: skip
+
+
+def among(word: str, **down: str) -> Target | Unresolved:
+    return resolve(word, {}, ["a", "b"], lambda cluster: down.get(cluster) or TWO[cluster])
+
+
+def test_the_same_number_in_two_clusters_is_said_with_its_cluster() -> None:
+    found = among("174")
+    assert isinstance(found, Unresolved) and "a/174 (node-174) on pve1" in str(found) and "b/174" in str(found)
+    one, other = among("a/174"), among("b/node-174")
+    assert isinstance(one, Target) and isinstance(other, Target)
+    assert (one.cluster, one.vmid, one.name) == ("a", 174, "a/node-174") and other.name == "b/node-174"
+    assert among("only-b") == Target("only-b", "", GuestKind.CONTAINER, "b", 9)
+    assert among("b/9") == Target("only-b", "", GuestKind.CONTAINER, "b", 9), "no other has that name"
+
+
+def test_a_word_is_not_unique_while_a_cluster_cannot_be_asked() -> None:
+    found = among("only-b", a="connection refused")
+    assert isinstance(found, Unresolved) and "a: connection refused" in str(found) and "b/9" in str(found)
+    assert isinstance(among("b/9", a="connection refused"), Target)
+    configured = {"mine": Target("mine", "192.0.2.9", cluster="b", vmid=9)}
+    same = resolve("only-b", configured, ["a", "b"], lambda c: "refused" if c == "a" else TWO[c])
+    assert same == configured["mine"], "what is configured is meant"
+
+
+def test_an_address_is_looked_for_among_the_guests() -> None:
+    asked: list[str] = []
+
+    def addresses(cluster: str) -> dict[int, tuple[str, ...]]:
+        asked.append(cluster)
+        return {9: ("10.1.2.3",)} if cluster == "b" else {174: ("10.1.2.4", "10.1.2.5")}
+
+    def find_in_both(word: str) -> Target | Unresolved:
+        return resolve(word, {}, ["a", "b"], lambda cluster: TWO[cluster], addresses)
+
+    assert find_in_both("10.1.2.3") == Target("only-b", "", GuestKind.CONTAINER, "b", 9)
+    nobody = find_in_both("10.9.9.9")
+    assert isinstance(nobody, Unresolved) and "no GPU guest that was asked" in str(nobody)
+    asked.clear()
+    assert isinstance(find_in_both("only-b"), Target) and not asked, "a name needs no such question"
+
+
 def test_a_cluster_that_cannot_be_asked_is_named() -> None:
     found = resolve("x", KNOWN, ["pve"], lambda cluster: "connection refused")
     assert "pve: connection refused" in str(found)

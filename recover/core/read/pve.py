@@ -214,6 +214,9 @@ def _backup_due(raw: PveRaw, clock: int) -> Reading[bool]:
     if not clock:
         return Unknown(Why.ABSENT, "the node's clock is not known")
     jobs = [j for j in rows_of(raw.backup_jobs.value) if flag(j.get("enabled", 1)) and _includes(j, raw)]
+    unplanned = [str(job.get("id", "")) for job in jobs if "next-run" not in job]
+    if unplanned:  # pve-manager before 7.1 has a day and a time instead
+        return Unknown(Why.ABSENT, f"this release does not tell when backup job {unplanned[0] or '?'} runs next")
     return Known(any(0 <= number(job.get("next-run"), -1) - clock <= BACKUP_SOON_S for job in jobs))
 
 

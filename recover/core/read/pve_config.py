@@ -235,6 +235,7 @@ def vm_config(
         agent=flag(properties(str(raw.get("agent", "0")), "enabled").get("enabled", "0")),
         balloon_mib=number(raw["balloon"]) if "balloon" in raw else None,
         hugepages=str(raw.get("hugepages", "")),
+        keeps_hugepages=flag(raw.get("keephugepages", 0)),
         args=str(raw.get("args", "")),
         onboot=flag(raw.get("onboot", 0)),
         protection=flag(raw.get("protection", 0)),
