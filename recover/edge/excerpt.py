@@ -93,6 +93,7 @@ class Excerpt:
         self._aliases, self._closed = dict(aliases), frozenset(closed)
         self._modules = {name: _module(text) for name, text in sources.items()}
         self._todo: list[tuple[str, str]] = []
+        self._asked: set[tuple[str, str]] = set()
 
     def reach(self, module: str, wanted: Callable[[str], bool]) -> None:
         """Keep the definitions whose names are wanted, what they use, and what the module runs when it is imported."""
@@ -100,8 +101,12 @@ class Excerpt:
         self._todo += [(module, name) for name in self._modules[module].places if wanted(name)]
         while self._todo:
             where, name = self._todo.pop()
-            for number in self._modules[where].places.get(name, ()):
+            home = self._modules[where]
+            for number in home.places.get(name, ()):
                 self._keep(where, number)
+            if name in home.bound:  # passed on by an import
+                home.used.add(name)
+                self._enter(*home.bound[name], "")
 
     def _begin(self, module: str) -> None:
         for number in self._modules[module].effects:
@@ -119,15 +124,21 @@ class Excerpt:
             home.used.add(name)
             self._todo.append((module, name))
             where, there = local.get(name) or home.bound.get(name) or (self._aliases.get(name, ""), "")
-            inner = f"{where}.{there}"
-            target, wanted = (inner, attribute) if inner in self._modules else (where, there or attribute)
-            if target in self._modules and target not in self._closed:
-                self._begin(target)
+            self._enter(where, there, attribute)
+
+    def _enter(self, where: str, there: str, attribute: str) -> None:
+        """Something of another module is used: a name of it, or an attribute of the module itself."""
+        inner = f"{where}.{there}"
+        target, wanted = (inner, attribute) if inner in self._modules else (where, there or attribute)
+        if target in self._modules and target not in self._closed:
+            self._begin(target)
+            if (target, wanted) not in self._asked:
+                self._asked.add((target, wanted))
                 self._todo.append((target, wanted))
 
     def texts(self) -> dict[str, str]:
         """What is left of each module that anything was kept of."""
-        return {name: self._text(one) for name, one in self._modules.items() if one.kept}
+        return {name: self._text(one) for name, one in self._modules.items() if one.kept or one.used}
 
     def _text(self, one: _Module) -> str:
         said = []

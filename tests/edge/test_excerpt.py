@@ -131,6 +131,17 @@ def test_names_are_followed_through_modules_and_decorators() -> None:
     assert texts["p.c"] == "print('effect')\ndef two(): pass\n"
 
 
+def test_what_a_module_passes_on_comes_from_where_it_is() -> None:
+    sources = {
+        "p.a": "from p import b\ndef go():\n    return b.X\n",
+        "p.b": "from p.c import X, Y\n",
+        "p.c": "X = 1\nY = 2\n",
+    }
+    excerpt = Excerpt(sources, {})
+    excerpt.reach("p.a", lambda _: True)
+    assert excerpt.texts()["p.c"] == "X = 1\n" and excerpt.texts().get("p.b") == "from p.c import X\n"
+
+
 def test_a_closed_module_stays_behind() -> None:
     excerpt = Excerpt({"p.a": "def go():\n    from p import b\n    b.x()\n", "p.b": "def x(): pass\n"}, {}, ["p.b"])
     excerpt.reach("p.a", lambda _: True)

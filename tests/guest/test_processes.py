@@ -114,3 +114,16 @@ def test_a_holder_is_known_by_path_through_descriptor_mapping_and_dead_leader(st
     assert seen[live.pid].holds == {"nvidia3", "nvidia-uvm"}
     assert seen[mapped.pid].holds == {"nvidia3"}
     assert seen[dead.pid].dead_leader and seen[dead.pid].holds == {"nvidia3", "nvidia-uvm"}
+
+
+@pytest.mark.lab
+def test_a_holder_with_a_clock_of_its_own_was_restored(start):
+    """CRIU restores into a new time name space; what is only next to it is not marked."""
+    script = """mount -t tmpfs none /dev && : >/dev/nvidia3 && : >/dev/null && exec "$0" -I -S -c "$1" """
+    hold = ["sh", "-c", script, sys.executable, "f=open('/dev/nvidia3')\n" + PLAIN]
+    restored = start("", argv=["unshare", "-m", "-T", "--boottime", "1000", "--fork", *hold])
+    plain = start("", argv=["unshare", "-m", *hold])
+    seen = processes(look())
+    (inner,) = [p for p in seen.values() if p.ppid == restored.pid]
+    assert inner.holds == {"nvidia3"} and inner.criu_restored
+    assert seen[plain.pid].holds == {"nvidia3"} and not seen[plain.pid].criu_restored

@@ -87,12 +87,16 @@ def _process(row: Row, boot: str, deep: dict[tuple[int, int], Row], failed: dict
         in_our_pid_namespace=len(ns_pids) <= 1,
         ns_pids=ns_pids,
         tty=row.number("tty"),
+        criu_restored=more.flag("restored"),
         ours=row.flag("ours"),
     )
 
 
 def with_restored(found: Reading[tuple[Process, ...]], report: Report) -> Reading[tuple[Process, ...]]:
-    """Marks what CRIU brought back: below a living `criu`, or in a container that its engine says was restored."""
+    """Marks what CRIU brought back: below a living `criu`, or in a container that its engine says was restored.
+
+    What holds a GPU is marked already where the agent saw that it lives in a time name space of its own.
+    """
     if not isinstance(found, Known):
         return found
     row = report.one("services")
