@@ -73,13 +73,14 @@ def post(name: str, shell: SshShell, most: float = LIMIT_S) -> Post[Seen]:
 
 
 def test_hostile_nodes_delay_no_other_and_stopping_leaves_nothing_behind(
-    sshd: Sshd, start_sshd: Callable[..., Sshd]
+    start_sshd: Callable[..., Sshd],
 ) -> None:
+    sshd = start_sshd("good", options=_QUICK)
     before, threads, descriptors = agents(sshd), set(threading.enumerate()), _descriptors()
     with hostile() as ports:
         posts = [post(name, sshd.shell(port=port, banner_timeout=1.0), 3.0) for name, port in ports.items()]
         for name, command in (("floods-inside", "yes"), ("says-nothing", "sleep 300"), ("ends-at-once", "false")):
-            posts.append(post(name, start_sshd(name, options=(f"ForceCommand {command}",)).shell(), 3.0))
+            posts.append(post(name, start_sshd(name, options=(f"ForceCommand {command}", *_QUICK)).shell(), 3.0))
         heard = _patrolled(sshd, posts, [post(name, sshd.shell()) for name in GOOD])
     assert all(isinstance(answer, Guest) and answer.complete for name in GOOD for answer in heard[name])
     assert not any(isinstance(answer, Guest) for one in posts for answer in heard[one.name])
@@ -105,6 +106,8 @@ def _patrolled(sshd: Sshd, bad: list[Post[Seen]], good: list[Post[Seen]]) -> dic
     return heard
 
 
+# bash takes a deeper shell for none that a person wants his start-up files in, and theirs may take seconds.
+_QUICK = ("SetEnv SHLVL=2",)
 _OTHERS = ("alarms",)  # ends by itself after a minute without one
 
 
