@@ -6,6 +6,7 @@ finding needs something that was seen.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -29,6 +30,7 @@ from recover.model.record import GpuVital, Vitals
 from recover.model.snapshot import Channel, Snapshot
 from recover.model.verdict import Diagnosis, Finding, State, Symptom
 from recover.steps.power import start_timeout_s
+from recover.steps.services import key_of, only_by_hand
 
 
 def assess(raw: Snapshot, past: Past, limits: Limits) -> tuple[Snapshot, Diagnosis]:
@@ -140,9 +142,16 @@ def vitals(snapshot: Snapshot, diagnosis: Diagnosis) -> Vitals:
         unowned_mib=unowned(ram) if ram else None,
         groups=tuple((g.key, str(g.health), g.title) for g in snapshot.groups if not g.protected),
         launches=tuple((g.key, fingerprint(g)) for g in snapshot.groups if fingerprint(g)),
+        by_hand=tuple((g.key, shlex.join(g.launch)) for g in snapshot.groups if _by_hand(snapshot, g)),
         server=_server(snapshot.groups),
         services=tuple((s.manager, s.name, s.state) for s in services),
     )
+
+
+def _by_hand(snapshot: Snapshot, group: Group) -> bool:
+    """A server whose launch is known and that no manager would start: only its command brings it back."""
+    nobody = key_of(snapshot, group) is None and not only_by_hand(snapshot, group)
+    return bool(fingerprint(group)) and nobody and not group.protected
 
 
 def _passed_through(seen: Hypervisor) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+START_AS = "start it as: "  # how preflight's note begins that gives a command which fits
 _GPU = re.compile(r"GPU (\d+) \([0-9a-f:.]+\) (.*)", re.DOTALL)
 
 

@@ -56,6 +56,8 @@ def _verdict(guest: Guest | Mute, action: AwaitBoot) -> str | None:
             return "still the old init"
     elif guest.identity.boot_id == action.not_boot_id:
         return "still the old boot"
+    if not action.gpus:  # none were ever seen there: none are waited for
+        return None
     if not isinstance(guest.gpus, Known):
         return "no GPU reading yet"
     answering = sum(1 for gpu in guest.gpus.value if gpu.condition is Condition.ANSWERS)

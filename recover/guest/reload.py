@@ -10,7 +10,7 @@ import re
 from recover.guest import deep, procs
 from recover.guest.child import run, which
 from recover.guest.system import pci_gpus
-from recover.guest.wire import Limit, at, emit, read_or
+from recover.guest.wire import Limit, at, emit, listdir, read, read_or
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,14 +20,31 @@ _NAME = re.compile(r"^(nvidia(_[a-z0-9_]+)?|gdrdrv)$")
 
 
 def modules() -> "dict[str, dict[str, Any]]":
-    """name -> references, who uses it, and its state, of the driver's modules: /proc/modules."""
+    """name -> references, who uses it, and its state, of the driver's modules: /proc/modules, else sysfs."""
     found = {}
-    for line in read_or(at("/proc/modules")).splitlines():
+    try:
+        text = read(at("/proc/modules"))
+    except OSError:
+        return _from_sysfs()
+    for line in text.splitlines():
         field = line.split()
         if len(field) > 4 and _NAME.match(field[0]):
             users = [name for name in field[3].split(",") if name and name != "-"]
             refs = int(field[2]) if field[2].lstrip("-").isdigit() else 0
             found[field[0]] = {"name": field[0], "refs": refs, "by": users, "state": field[4]}
+    return found
+
+
+def _from_sysfs() -> "dict[str, dict[str, Any]]":
+    """The same where /proc/modules isn't shown: what is built in has no `initstate`."""
+    found = {}
+    for name in listdir(at("/sys/module")):
+        state = read_or(at("/sys/module/%s/initstate" % name)).strip()
+        if _NAME.match(name) and state:
+            refs = read_or(at("/sys/module/%s/refcnt" % name)).strip()
+            users = sorted(listdir(at("/sys/module/%s/holders" % name)))
+            word = {"live": "Live", "coming": "Loading", "going": "Unloading"}.get(state, state)
+            found[name] = {"name": name, "refs": int(refs) if refs.isdigit() else 0, "by": users, "state": word}
     return found
 
 

@@ -211,6 +211,10 @@ def containers_state(
     if ended.code is None:
         gap("services", "timeout", "%s did not answer" % tool)
         return None
+    if ended.code and ended.out.strip() in ("", "[]") and "no such" not in ended.err.lower():
+        # "[]" is also what is printed where the daemon can't be asked (moby issue 17708): no container is gone by that
+        gap("services", "absent", "%s: %s" % (tool, ended.err.strip()[:200]))
+        return None
     try:
         return [_container(tool, item, uid) for item in json.loads(ended.out or "[]")]
     except (ValueError, TypeError, AttributeError, KeyError):

@@ -20,9 +20,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
-_DOWN = {"inactive", "failed", "exited", "created", "dead", "not-found", "STOPPED", "EXITED", "FATAL"}
+# systemd's words, Docker's, Podman's (libpod/define/containerstate.go; "configured" before 4.0), supervisord's
+_DOWN = {
+    "inactive", "failed", "not-found",
+    "exited", "created", "dead", "stopped", "initialized", "configured",
+    "STOPPED", "EXITED", "FATAL",
+}  # fmt: skip
 _UP = {"active", "running", "reloading", "RUNNING"}
-_MOVING = {"activating", "deactivating", "restarting", "removing", "STARTING", "STOPPING", "BACKOFF"} | _UP
+_MOVING = {
+    "activating", "deactivating", "restarting", "removing", "stopping", "STARTING", "STOPPING", "BACKOFF",
+} | _UP  # fmt: skip
 _READ_S = 10.0
 
 

@@ -86,6 +86,7 @@ class Vitals:
     ram_baseline_mib: int | None = None
     unowned_mib: int | None = None
     groups: tuple[tuple[str, str, str], ...] = ()  # (key, health, title)
+    by_hand: tuple[tuple[str, str], ...] = ()  # (group key, command without secrets) of servers that no manager owns
     launches: tuple[tuple[str, str], ...] = ()  # (group key, launch fingerprint): the same launch again is a crash-loop
     server: str = ""
     vm_status: str = ""

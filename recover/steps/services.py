@@ -30,7 +30,10 @@ _ASKED = {
     OwnerKind.PODMAN: "podman",
     OwnerKind.SUPERVISORD: "supervisord",
 }
-STOPPED = frozenset({"inactive", "failed", "exited", "dead", "created", "STOPPED", "EXITED", "FATAL"})
+STOPPED = frozenset({
+    "inactive", "failed", "exited", "dead", "created", "stopped", "initialized", "configured", "STOPPED", "EXITED",
+    "FATAL",
+})  # fmt: skip
 _TRYING = frozenset({"activating", "restarting", "BACKOFF", "STARTING"})
 _BOXES = ("docker", "podman")
 

@@ -42,6 +42,8 @@ SOON = 60.0
         ("unkillable", ["--yes", "--only", "end-workers"], 10, "exhausted"),
         ("slow-release", ["--yes", "--deadline", "20s"], 13, "out-of-time"),
         ("orphaned", ["--dry-run"], 1, "planned"),
+        ("supervised", ["--yes"], 0, "recovered"),
+        ("crash-loop", ["--yes"], 15, "recovered"),
     ],
 )
 def test_ends_and_exit_codes(cli: Cli, machines: Machines, fault: str, words: list[str], code: int, end: str) -> None:
@@ -51,6 +53,21 @@ def test_ends_and_exit_codes(cli: Cli, machines: Machines, fault: str, words: li
     assert (ran.code, found["end"], found["exit_code"]) == (code, end, code), ran.err
     if end in ("healthy", "planned", "cannot-tell") or (code == 11 and not found["tries"]):
         assert not app.machines["node-174"].acts
+
+
+def test_no_restart_leaves_stopped_what_was_stopped(cli: Cli, machines: Machines) -> None:
+    for words, state, code in ((["--yes"], "active", 0), (["--yes", "--no-restart"], "inactive", 0)):
+        app = machines(**{"node-174": "supervised"})
+        ran = cli("node-174", *words, "--json", app=app)
+        assert (ran.code, app.machines["node-174"].service) == (code, state), ran.err
+        assert json.loads(ran.out)["service"] == ("healthy" if state == "active" else None)
+    app = machines(**{"node-174": "crash-loop"})
+    assert cli("node-174", "--yes", "--no-restart", "--json", app=app).code == 0, "nothing was to start"
+
+
+def test_a_service_that_does_not_come_back_undoes_no_verdict(cli: Cli, machines: Machines) -> None:
+    ran = cli("node-174", "--yes", app=machines(**{"node-174": "crash-loop"}))
+    assert ran.code == 15 and "RECOVERED" in ran.out and "BUT THE SERVICE IS NOT BACK" in ran.out
 
 
 def test_no_consent_says_which_option_gives_it(cli: Cli, machines: Machines) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from recover.core.report.plan import plan_json, plan_text, planned
 from recover.core.report.result import EXIT_CODES, exit_code, held, result
 from recover.core.report.text import text
 from recover.core.report.words import brief, size, span
-from recover.model.act import Outcome, StartVm, StopVm, VmRef
+from recover.model.act import Outcome, Signal, StartVm, StopVm, VmRef
 from recover.model.record import (
     Acted,
     Acting,
@@ -25,6 +26,7 @@ from recover.model.record import (
     EndKind,
     Entry,
     GpuVital,
+    Kept,
     Opened,
     Saw,
     Stop,
@@ -174,3 +176,37 @@ def test_every_entry_has_a_line_without_line_breaks() -> None:
     for entry in (*recovered(), start, Acted(2, 0, Outcome(True)), replace(OPENED, resumed=True)):
         assert "\n" not in line(entry)
     assert "goes on after a crash" in line(replace(OPENED, resumed=True))
+
+
+LAUNCH = "python3 -m sglang.launch_server --tp 8 --api-key '***'"
+
+
+def by_hand_run(*acts: Any, after: tuple[tuple[str, str], ...] = (), scope: Scope = Scope.PROCESS) -> tuple[Entry, ...]:
+    sick = replace(saw(101, 900, 50, DEAD), vitals=replace(saw(101, 900, 50).vitals, by_hand=(("g1", LAUNCH),)))
+    well = replace(saw(118, 0, 60), vitals=replace(saw(118, 0, 60).vitals, by_hand=after))
+    end = End(EndKind.RECOVERED, "well")
+    began = Began(102, 1, "end-workers", 1, scope)
+    acting = tuple(Acting(103 + i, i, act) for i, act in enumerate(acts))
+    return (OPENED, sick, began, *acting, well, Decided(119, Stop(end)), Closed(120, end))
+
+
+def test_a_server_that_was_started_by_hand_is_named_by_its_command() -> None:
+    ended = by_hand_run(Signal("g1", (), "KILL"))
+    assert result(ended, "")["by_hand"] == [LAUNCH]
+    assert f"Not started again: no manager owns it, somebody started it as\n  {LAUNCH}" in text(ended)
+    restarted = by_hand_run(scope=Scope.GUEST)
+    assert result(restarted, "")["by_hand"] == [LAUNCH], "a restart of the guest ends it too"
+    for entries in (
+        by_hand_run(Signal("g2", (), "KILL")),
+        by_hand_run(Signal("g1", (), "KILL"), after=(("g9", LAUNCH),)),
+    ):
+        assert "by_hand" not in result(entries, ""), "another group, or it runs again"
+
+
+def test_where_its_launch_did_not_fit_the_one_that_does_stands_beside_it() -> None:
+    opened, sick, *rest = by_hand_run(Signal("g1", (), "KILL"))
+    kept = Kept(
+        101.5, "e", (), ("the launch asked for more memory than there is", "start it as: python3 --hicache-size 51")
+    )
+    told = text((opened, sick, kept, *rest))
+    assert "it did not fit; corrected: python3 --hicache-size 51" in told

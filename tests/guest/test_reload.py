@@ -89,6 +89,24 @@ def test_an_unload_that_hangs_is_given_up_and_nothing_is_done_beside_it(tools):
     assert [c for c in calls(tools) if c.startswith("modprobe")] == []
 
 
+def test_where_proc_modules_is_not_shown_sysfs_tells(tools):
+    (tools / "root/proc/modules").unlink()
+    for name, state, refs, users in (("nvidia", "live", "2", ["nvidia_uvm"]), ("nvidia_uvm", "going", "-1", [])):
+        folder = tools / "root/sys/module" / name
+        (folder / "holders").mkdir(parents=True)
+        for user in users:
+            (folder / "holders" / user).touch()
+        (folder / "initstate").write_text(state + "\n")
+        (folder / "refcnt").write_text(refs + "\n")
+    (tools / "root/sys/module/nvidia_built_in").mkdir()
+    assert reload.modules() == {
+        "nvidia": {"name": "nvidia", "refs": 2, "by": ["nvidia_uvm"], "state": "Live"},
+        "nvidia_uvm": {"name": "nvidia_uvm", "refs": 0, "by": [], "state": "Unloading"},
+    }
+    done = unload("nvidia")
+    assert not done["ok"] and "Unloading" in done["detail"] and calls(tools) == []
+
+
 def test_what_the_tools_say_is_told(tools):
     (tools / "fails").touch()
     assert "is in use" in unload("nvidia")["detail"]

@@ -157,7 +157,7 @@ def procfs(world: Path, gpus: list[dict[str, Any]]) -> None:
         )
         write(world / f"proc/driver/nvidia/gpus/{bdf}/power", "Runtime D3 status:          Disabled by default\n")
     write(
-        world / "proc/modules",
+        world / "proc/modules-at-boot",
         (
             "nvidia_uvm 1765376 {n} - Live 0xffffffffc1a00000 (OE)\n"
             "nvidia_modeset 1445888 0 - Live 0xffffffffc1800000 (OE)\n"

@@ -70,6 +70,7 @@ class Table:
         wrong += _figures(report, self.before, after)
         text = json.dumps(report)
         wrong += [f"the report does not say {word!r}" for word in self.expected.get("says", []) if word not in text]
+        wrong += [f"it says {word!r}" for word in self.expected.get("never_says", []) if word in text + err]
         wrong += ["a traceback"] if "Traceback" in err else []
         assert not wrong, "\n".join([*wrong, "--- what the tool said:", err[-6000:]])
 

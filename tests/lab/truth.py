@@ -110,6 +110,22 @@ def api(keeper: Keeper) -> dict[str, Any]:
     return {"vms": whole["vms"], "tasks": whole["tasks"], "requests": requests}
 
 
+def shared_memory(keeper: Keeper) -> list[str]:
+    """Names of the files in the guest's /dev/shm."""
+    with contextlib.suppress(OSError):
+        return sorted(os.listdir(f"/proc/{keeper.process.init}/root/dev/shm"))
+    return []
+
+
+def driver_modules(keeper: Keeper) -> dict[str, list[str]]:
+    """The modules that are loaded, and what rmmod and modprobe did since the first boot."""
+    world, told = keeper.process.world, []
+    with contextlib.suppress(OSError):
+        told = (world / "modules.log").read_text().splitlines()
+    rows = (world / "proc/modules").read_text().splitlines()
+    return {"loaded": [row.split()[0] for row in rows if row.startswith("nvidia")], "done": told}
+
+
 def state(keeper: Keeper) -> dict[str, Any]:
     # Outside the lock: a start or stop that is going on asks the keeper back, and would wait for us.
     pve = api(keeper)
@@ -139,6 +155,8 @@ def state(keeper: Keeper) -> dict[str, Any]:
                 "leak_gib": keeper.ledger.ram_leak_gib,
                 **{k + "_gib": round(v, 2) for k, v in ram.items()},
             },
+            "shm": shared_memory(keeper) if running else [],
+            "modules": driver_modules(keeper),
             "units": inside.get("units", {}),
             "bystanders": bystanders(keeper, inside.get("bystanders", [])),
             "launches": launches,

@@ -8,12 +8,17 @@ from pathlib import Path
 
 BOOT, MODULES = Path("/boot"), Path("/lib/modules")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+SYSTEMD = "/lib/systemd"  # where its daemons lie
 PACKAGES = {
     "qemu-system-x86_64": "qemu-system-x86",
     "busybox": "busybox-static",
     "sshd": "openssh-server",
     "ssh-keygen": "openssh-client",
     "setpriv": "util-linux",
+    "systemd": "systemd",
+    "systemd-logind": "systemd",
+    "systemd-inhibit": "systemd",
+    "dbus-daemon": "dbus",
 }
 
 
@@ -29,7 +34,7 @@ class Kernel:
 
 
 def tool(name: str) -> str:
-    found = shutil.which(name, path=PATH)
+    found = shutil.which(name, path=f"{PATH}:{SYSTEMD}")
     if found is None:
         raise Missing(f"{name} is not here: install the Debian package {PACKAGES[name]} (`tools/setup lab` does it)")
     return found

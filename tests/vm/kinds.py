@@ -1,4 +1,4 @@
-"""The two sorts of machine: a GPU guest whose GPU is a piece of shared memory, and a node with an IOMMU."""
+"""The sorts of machine: a GPU guest whose GPU is a piece of shared memory, a node with an IOMMU, a systemd guest."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from tests.lab import files
 
 from . import gpu
 from .initramfs import BOOT
+from .kernel import tool
 from .machine import DISK, Kind
 
 
@@ -52,3 +53,19 @@ def _held_disk(port: str, slot: int) -> list[str]:
         "-device", f"pcie-root-port,id={port},chassis={slot},slot={slot}",
         "-device", f"nvme,drive={DISK},serial=held,bus={port}",
     ]  # fmt: skip
+
+
+def systemd() -> Kind:
+    """A guest under a real systemd, with logind, a user's own manager, and units of the lab's."""
+    units = [*(BOOT / "units").iterdir(), *(BOOT / "user-units").iterdir()]
+    for name in ("systemd", "systemd-logind", "dbus-daemon", "systemd-inhibit"):
+        tool(name)
+    return Kind(
+        "systemd",
+        devices=[],
+        files={
+            "kind": ((BOOT / "systemd").read_bytes(), 0o644),
+            **{f"{path.parent.name}/{path.name}": (path.read_bytes(), 0o644) for path in units},
+        },
+        environment=f"PYTHON={files.interpreter()}",
+    )

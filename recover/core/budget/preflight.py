@@ -37,6 +37,7 @@ from recover.core.budget.table import semantics as row_of
 from recover.core.budget.version import Version
 from recover.core.clean import clean
 from recover.core.redact import redact_text
+from recover.core.sentences import START_AS
 from recover.model.reading import Known
 
 
@@ -273,7 +274,7 @@ def explain_exhaustion(
         if safe.value is not None:
             found.append(f"the largest --{safe.flag} that fits: {safe.value}, in all {both(safe.total)}")
     if verdict.corrected:
-        found.append(f"start it as: {redact_text(verdict.corrected)}")
+        found.append(f"{START_AS}{redact_text(verdict.corrected)}")
     found += [f"note: {note}" for note in result.notes]
     return tuple(clean(line, 1000) for line in found)
 

@@ -9,6 +9,7 @@ from typing import Any
 from recover.core.aftercare import HEALTHY
 from recover.core.clean import clean
 from recover.core.history import Attempt, fold
+from recover.core.report.by_hand import by_hand
 from recover.model.record import (
     Began,
     Closed,
@@ -60,6 +61,7 @@ def result(entries: Iterable[Entry], journal: str) -> Json:
     closed = history.closed
     opened = history.opened
     told = {"cause": [clean(line) for line in notes(entries)], "hooks": [_hook(e) for e in hooks(entries)]}
+    told["by_hand"] = by_hand(entries)
     return {
         "schema": SCHEMA,
         "target": opened.target if opened is not None else None,

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 
 from recover.core.clean import clean
 from recover.core.history import History, fold
+from recover.core.report.by_hand import by_hand
 from recover.core.report.lines import figures, line
 from recover.core.report.result import Json, gpus, hooks, looks, notes, opened_at, ram
 from recover.core.report.words import UNKNOWN, base_words, brief, columns, count, hit_lines, size, span
-from recover.core.sentences import grouped
+from recover.core.sentences import START_AS, grouped
 from recover.model.act import Hit
 from recover.model.ladder import Ready
 from recover.model.record import Began, Closed, EndKind, Entry, Saw, Vitals
@@ -33,6 +34,7 @@ def text(entries: Iterable[Entry], journal: str = "") -> str:
     lines += _tries(history)
     lines += _section("Stopped or disturbed", hit_lines(hits(entries)))
     lines += _after(history)
+    lines += _section("Not started again: no manager owns it, somebody started it as", _by_hand(entries))
     lines += _section("Hooks", [line(e) for e in hooks(entries)])
     lines += _section("Why it happened", notes(entries))
     lines += _section("Why no other rung", passed_over(history))
@@ -43,6 +45,13 @@ def text(entries: Iterable[Entry], journal: str = "") -> str:
     lines += [f"Evidence: {clean(history.evidence)}"] if history.evidence else []
     lines += [f"Journal: {clean(journal)}"] if journal else []
     return "\n".join(lines)
+
+
+def _by_hand(entries: tuple[Entry, ...]) -> list[str]:
+    """The commands of servers that were ended; where a launch did not fit, also the one that does."""
+    commands = by_hand(entries)
+    fits = [note.removeprefix(START_AS) for note in notes(entries) if note.startswith(START_AS)]
+    return [*commands, *(f"it did not fit; corrected: {clean(one, 4000)}" for one in fits)] if commands else []
 
 
 def verdict(entries: tuple[Entry, ...], history: History) -> str:

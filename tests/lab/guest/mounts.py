@@ -93,6 +93,8 @@ def _sys() -> None:
 
 
 def _proc() -> None:
+    Path("/run/lab/proc/modules").write_text(Path("/run/lab/proc/modules-at-boot").read_text())
+    subprocess.run(["/run/lab/bin/rmmod", "--boot"], check=True)
     tmpfs("/proc/driver")
     subprocess.run(["cp", "-a", "/run/lab/proc/driver/.", "/proc/driver/"], check=True)
     for name in ("meminfo", "modules", "cmdline", "sys/kernel/random/boot_id"):

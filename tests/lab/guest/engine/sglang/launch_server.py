@@ -224,6 +224,8 @@ def leave_shm() -> None:
     for name in SPEC.get("shm", []):
         with open("/dev/shm/" + name.format(pid=os.getpid()), "wb") as handle:
             handle.write(os.urandom(1 << 16))
+            if name in SPEC.get("shm_mib", {}):
+                os.posix_fallocate(handle.fileno(), 0, SPEC["shm_mib"][name] << 20)
 
 
 def main() -> None:
