@@ -81,7 +81,12 @@ class Attendant:
     def attend(self, seen: Sequence[Candidate], picture: Picture) -> tuple[Attended, ...]:
         """Each target in turn, the one that is sick for longest first; the answers in the order of `seen`."""
         unheard = self._settle()
-        found = {one.target: self._attend(one, picture) for one in sorted(seen, key=lambda c: c.standing.since)}
+        found: dict[str, Attended] = {}
+        stopped = False
+        for one in sorted(seen, key=lambda c: c.standing.since):
+            found[one.target] = self._attend(one, picture, stopped)
+            ended = found[one.target].ended
+            stopped = stopped or (ended is not None and ended.end == EndKind.INTERRUPTED.value)
         answers = tuple(found[one.target] for one in seen)
         return answers if not unheard or not answers else (_with(answers[0], *unheard), *answers[1:])
 
@@ -95,8 +100,10 @@ class Attendant:
             found[one.target], ledger = self._would(one, picture, ledger)
         return tuple(found[one.target] for one in seen)
 
-    def _attend(self, one: Candidate, picture: Picture) -> Attended:
+    def _attend(self, one: Candidate, picture: Picture, stopped: bool) -> Attended:
         against = self._against(one, picture)
+        if against is None and stopped:
+            against = Objection("interrupted", "a run of this check was interrupted: nothing more is begun by it")
         if against is not None:
             return Attended(one.target, against.rule, against.why)
         permit = self.ledger.change(lambda ledger: self._grant(ledger, one.target))

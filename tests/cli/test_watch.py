@@ -132,6 +132,15 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(cli: Cli, fleet: M
     assert ran.code == 2 and "node: would try stop-service" in ran.out and "lost: not acted on (unlisted)" in ran.out
 
 
+def test_a_dry_run_with_watch_beside_it_keeps_how_targets_stand_and_nothing_else(
+    cli: Cli, fleet: Made, tmp_path: Path
+) -> None:
+    app = fleet(watch=WatchConfig(Policy(apart_s=0.0)), node="dead-rank")
+    rules = [check(cli, app, "--watch", "--recover", "--dry-run")["node"]["acted"]["rule"] for _ in range(3)]
+    assert rules == ["soft", "soft", "would-act"] and app.acts("node") == []
+    assert {p.name for p in (tmp_path / "state").rglob("*") if p.is_file()} == {"node.json", "node.jsonl", "node.lock"}
+
+
 def test_a_dry_run_needs_recover(cli: Cli, fleet: Made) -> None:
     ran = cli("check", "--all", "--dry-run", app=fleet(node="idle"))
     assert ran.code == 3 and "--recover" in ran.err

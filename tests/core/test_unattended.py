@@ -479,24 +479,33 @@ def test_whatever_ends_a_run_its_permit_is_given_back(error: BaseException) -> N
     assert bool(heard.notices) is (permit.end == "bug")
 
 
-def test_the_one_that_is_sick_for_longest_comes_first_and_answers_keep_their_order() -> None:
-    order: list[str] = []
-
-    def run(name: str, gate: Gate) -> RunEnd:
-        order.append(name)
-        return RunEnd("recovered", True, "well", "run")
-
-    clock = SimulatedClock()
+def three(clock: SimulatedClock) -> list[Candidate]:
+    """a, b and c, of which c is sick for longest."""
     found = []
     for number, name in enumerate("abc"):
         one = replace(candidate(), at=clock.now())
-        found.append(
-            replace(
-                one,
-                checked=replace(one.checked, target=name),
-                standing=replace(one.standing, target=name, since=AT - number),
-            )
-        )
+        standing = replace(one.standing, target=name, since=AT - number)
+        found.append(replace(one, checked=replace(one.checked, target=name), standing=standing))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("end", "order", "rules"),
+    [
+        ("recovered", ["c", "b", "a"], ["acted", "acted", "acted"]),
+        ("interrupted", ["c"], ["interrupted", "interrupted", "acted"]),
+        ("exhausted", ["c"], ["breaker", "breaker", "acted"]),
+    ],
+)
+def test_the_one_that_is_sick_for_longest_comes_first(end: str, order: list[str], rules: list[str]) -> None:
+    begun: list[str] = []
+
+    def run(name: str, gate: Gate) -> RunEnd:
+        begun.append(name)
+        return RunEnd(end, True, "says", "run")
+
+    clock = SimulatedClock()
     who = Attendant(Memory(), Alone(), clock, RULES, 9, lambda name: "", run, Heard())
-    answers = who.attend(found, Picture(9, dict.fromkeys("abcdefghi", Status.OK)))
-    assert [a.target for a in answers] == ["a", "b", "c"] and order == ["c", "b", "a"]
+    answers = who.attend(three(clock), Picture(9, dict.fromkeys("abcdefghi", Status.OK)))
+    assert [a.target for a in answers] == ["a", "b", "c"] and begun == order
+    assert [a.rule for a in answers] == rules
