@@ -1,7 +1,8 @@
-"""Cron twice, a check that only watches and a person, all at the same moment on one sick guest: exactly one acts."""
+"""Cron twice, the exporter and a person, all at the same moment on one sick guest: exactly one acts."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -57,11 +58,15 @@ at_least = 1
 """
 
 
-def start(lab: Lab, command: str, *words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*TOOL, "--config", str(lab.config), "--state-dir", str(lab.state_dir), command, "node-174", "-q", *words],
+def start(lab: Lab, ending: contextlib.ExitStack, *words: str) -> subprocess.Popen[str]:
+    """Ended with `ending`, whatever happens before."""
+    child = subprocess.Popen(
+        [*TOOL, "--config", str(lab.config), "--state-dir", str(lab.state_dir), *words, "node-174"],
         cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
+    ending.callback(child.wait)
+    ending.callback(child.kill)
+    return child
 
 
 def tried(lab: Lab) -> dict[str, list[Entry]]:
@@ -78,10 +83,14 @@ def test_at_one_moment_exactly_one_acts(tmp_path: Path) -> None:
         with open(lab.config, "a") as config:
             config.write(WATCH.format(playbook=lab.folder / "watch.toml"))
         before = lab.state()
-        cron = [start(lab, "check", "--recover", "--format", "json") for _ in range(2)]
-        watching = start(lab, "check", "--watch", "--format", "json")
-        person = start(lab, "run", "--yes", "--json")
-        said = [one.communicate(timeout=200) for one in (*cron, watching, person)]
+        with contextlib.ExitStack() as ending:
+            exporter = start(lab, ending, "exporter", "--listen", "127.0.0.1:0", "--period", "2s")
+            assert exporter.stderr is not None and "/metrics" in exporter.stderr.readline()
+            cron = [start(lab, ending, "check", "--recover", "--format", "json", "-q") for _ in range(2)]
+            person = start(lab, ending, "run", "--yes", "--json", "-q")
+            said = [one.communicate(timeout=200) for one in (*cron, person)]
+            exporter.terminate()
+            _, shown = exporter.communicate(timeout=60)
         after = lab.state()
         acted = tried(lab)
     for out, err in said:
@@ -89,7 +98,8 @@ def test_at_one_moment_exactly_one_acts(tmp_path: Path) -> None:
         assert out, err
     assert not judge.problems(expected, before, after)
     assert len(acted) == 1, f"not exactly one run acted: {acted}"
-    assert all(one.returncode in (0, 1, 2) for one in (*cron, watching)) and person.returncode in (0, 20)
+    assert all(one.returncode in (0, 1, 2) for one in cron) and person.returncode in (0, 20)
+    assert exporter.returncode == 0 and "Traceback" not in shown, shown
     rules = [json.loads(out)["targets"][0]["acted"]["rule"] for out, _ in said[:2]]
     ledger = FileLedger(StateFolder(lab.state_dir)).read()
     assert isinstance(ledger, Ledger) and not ledger.breakers and all(p.ended for p in ledger.permits), ledger
