@@ -202,11 +202,11 @@ FINDINGS = {name: rule for name, rule in RULES.items() if "gpu_recover_finding" 
 PROMTOOL = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpu-recover-tests/promtool/promtool"
 
 
-def promtool(*words: str) -> subprocess.CompletedProcess[str]:
+def promtool(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     from shutil import which
 
     program = which("promtool") or str(PROMTOOL)
-    return subprocess.run([program, *words], capture_output=True, text=True, timeout=60)
+    return subprocess.run([program, *words], input=stdin, capture_output=True, text=True, timeout=60)
 
 
 def test_every_signal_of_a_metric_has_exactly_one_alert_that_leads_to_its_page() -> None:
@@ -395,3 +395,11 @@ def test_a_rule_that_waits_longer_is_seen(tmp_path: Path) -> None:
     text = SHIPPED.read_text()
     (tmp_path / "rules.yml").write_text(text.replace("for: 2m", "for: 3m", 1))
     assert "GpuServerDeadOrHung" in judged([together(FIRES[:1])], tmp_path, "1m", tmp_path / "rules.yml")
+
+
+@pytest.mark.parametrize("fault", ["incident", "gpu-lost", "mute", "idle"])
+def test_promtool_takes_what_check_writes(fault: str, tmp_path: Path) -> None:
+    call = Call("gpu-recover check node-174 -q --format prometheus", "", fault, "", 0)
+    text = runbooks.printed(call, tmp_path / "state")
+    done = promtool("check", "metrics", stdin=text)
+    assert "gpu_recover_state" in text and (done.returncode, done.stdout + done.stderr) == (0, "")
