@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from tests.bench import eyes, measures
+from tests.bench import eyes, fleet, measures
 from tests.lab.lab import LabError
 
 
@@ -29,6 +29,7 @@ def main(argv: list[str] | None = None) -> int:
         lambda: [measures.probe_beside_ssh("incident", "a stuck guest", 1.3, repeats)],
         lambda: [measures.added_to_a_recovery(repeats)],
         *(measure for part in eyes.parts_of(repeats).values() for measure in part),
+        *(measure for part in fleet.parts_of(repeats).values() for measure in part),
     ]
     missed = asked = 0
     for measure in todo:

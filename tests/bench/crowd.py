@@ -61,10 +61,11 @@ class Nodes:
             words += ["-o", option]
         return words
 
-    def config(self) -> str:
+    def config(self, count: int | None = None) -> str:
+        """Of the first so many."""
         lines = ["[ssh]", 'user = "root"', f"port = {self.port}", f'identity_file = "{self.key}"',
                  f'known_hosts = "{self.known_hosts}"']  # fmt: skip
-        for number, address in enumerate(self.addresses):
+        for number, address in enumerate(self.addresses[:count]):
             lines += [f"[targets.node-{number}]", f'address = "{address}"']
         return "\n".join(lines) + "\n"
 
@@ -74,7 +75,7 @@ _EACH = 16  # the most listen addresses of one sshd
 
 @contextmanager
 def nodes(folder: Path, count: int) -> Iterator[Nodes]:
-    """sshd on 127.0.10.1 and up, one port; its own keys and files."""
+    """sshd on 127.0.10.1 and up, one port; its own keys and files, and none of what root's own shell starts with."""
     Path("/run/sshd").mkdir(exist_ok=True)
     for name in ("host", "user"):
         subprocess.run(
@@ -82,7 +83,7 @@ def nodes(folder: Path, count: int) -> Iterator[Nodes]:
             check=True, stdin=subprocess.DEVNULL, timeout=30,
         )  # fmt: skip
     (folder / "authorized_keys").write_text((folder / "user.pub").read_text())
-    addresses = tuple(f"127.0.10.{number + 1}" for number in range(count))
+    addresses = tuple(f"127.0.{10 + number // 250}.{number % 250 + 1}" for number in range(count))
     port = _free(addresses[0])
     host = " ".join((folder / "host.pub").read_text().split()[:2])
     known = folder / "known_hosts"
@@ -106,7 +107,10 @@ def _sshd(folder: Path, addresses: tuple[str, ...], port: int, number: int) -> s
         *(f"ListenAddress {address}:{port}" for address in addresses), f"HostKey {folder}/host", "UsePAM no",
         "StrictModes no", f"AuthorizedKeysFile {folder}/authorized_keys", f"PidFile {folder}/sshd_{number}.pid",
         "PasswordAuthentication no", "KbdInteractiveAuthentication no", "PermitRootLogin yes",
-        "MaxStartups 500:30:1000", "LogLevel ERROR", "",
+        "MaxStartups 500:30:1000", "LogLevel ERROR",
+        "Subsystem sftp internal-sftp",
+        "SetEnv SHLVL=2",  # bash reads start-up files for a first shell alone: they would be most of what is measured
+        "",
     ]))  # fmt: skip
     with (folder / "log").open("ab") as log:
         return subprocess.Popen(

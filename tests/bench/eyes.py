@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,25 +40,34 @@ _PS = "ps axww -o pid,ppid,pgid,sid,tty,uid,stat,wchan:32,nlwp,rss,lstart,time,c
 
 @dataclass(frozen=True, slots=True)
 class Cost:
+    """Seconds, and the most memory in KiB."""
+
     wall: float
     cpu: float
+    memory: float = 0.0
 
 
-def cost(argv: Sequence[str], stdin: bytes = b"", env: Mapping[str, str] | None = None) -> Cost:
-    """One command that must end with 0; the CPU of all that it waited for."""
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as errors:
+def cost(
+    argv: Sequence[str],
+    stdin: bytes = b"",
+    env: Mapping[str, str] | None = None,
+    codes: Container[int] = (0,),
+    stdout: str = os.devnull,
+) -> Cost:
+    """One command that must end with one of the codes; the CPU of all that it waited for."""
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as errors, open(stdout, "wb") as out:
         given.write(stdin)
         given.seek(0)
         began = time.monotonic()
-        child = subprocess.Popen(argv, stdin=given, stdout=subprocess.DEVNULL, stderr=errors, env=env)
+        child = subprocess.Popen(argv, stdin=given, stdout=out, stderr=errors, env=env)
         _, status, usage = os.wait4(child.pid, 0)
         took = time.monotonic() - began
         child.returncode = os.waitstatus_to_exitcode(status)
-        if child.returncode != 0:
+        if child.returncode not in codes:
             errors.seek(0)
             words = errors.read().decode("utf-8", "replace").strip().splitlines() or ["no word"]
             raise Broke(f"{shlex.join(argv)[:100]} ended with {child.returncode}: {words[-1]}")
-    return Cost(took, usage.ru_utime + usage.ru_stime)
+    return Cost(took, usage.ru_utime + usage.ru_stime, usage.ru_maxrss)
 
 
 def in_turn(repeats: int, *sides: Callable[[], Cost]) -> list[list[Cost]]:
@@ -76,7 +85,7 @@ def _median(costs: Sequence[Cost], what: str) -> float:
     return float(statistics.median(getattr(c, what) for c in costs))
 
 
-def _spread(name: str, costs: Sequence[Cost]) -> str:
+def spread(name: str, costs: Sequence[Cost]) -> str:
     walls = [c.wall for c in costs]
     return (
         f"{name}: median {_median(costs, 'wall'):.3f} s ({min(walls):.3f} to {max(walls):.3f}, {len(costs)} runs), "
@@ -125,10 +134,10 @@ def agent_beside_ps(count: int, repeats: int) -> list[Measure]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     parts = (
-        _spread("agent, 8 GPUs", ours),
-        _spread("ps and nvidia-smi -q -x", theirs),
-        _spread("a later look of an agent that stays (no goal)", later),
-        _spread("ps, nvidia-smi -q -x and fuser -v (no goal)", whole),
+        spread("agent, 8 GPUs", ours),
+        spread("ps and nvidia-smi -q -x", theirs),
+        spread("a later look of an agent that stays (no goal)", later),
+        spread("ps, nvidia-smi -q -x and fuser -v (no goal)", whole),
     )
     return [
         Measure(f"agent beside ps and nvidia-smi, {count} processes, {what}",
@@ -236,7 +245,7 @@ def check_beside_xargs(repeats: int) -> list[Measure]:
         check = [TOOL, "--config", str(config), "check", "--all", "--format", "json", "-q", "--deadline", "120",
                  "--jobs", str(NODES)]  # fmt: skip
         ours, theirs = in_turn(repeats, lambda: _whole(check), lambda: cost(xargs))
-    parts = (_spread(f"gpu-recover check, {NODES} nodes", ours), _spread("xargs ssh, same agent", theirs))
+    parts = (spread(f"gpu-recover check, {NODES} nodes", ours), spread("xargs ssh, same agent", theirs))
     each = 1000 * _median(ours, "cpu") / NODES
     more = f"the same of xargs ssh: {1000 * _median(theirs, 'cpu') / NODES:.0f} ms"
     return [
@@ -290,8 +299,10 @@ def main(argv: list[str] | None = None) -> int:
 
 def say(found: Measure) -> None:
     word = "ok" if found.met else "MISSED"
-    print(f"\n{found.name}: {found.value:.2f} {found.unit} (goal: at most {found.goal:g} {found.unit})  {word}")
-    print("\n".join(f"  {part}" for part in found.parts), flush=True)
+    most = "at least" if found.at_least else "at most"
+    print(f"\n{found.name}: {found.value:.2f} {found.unit} (goal: {most} {found.goal:g} {found.unit})  {word}")
+    for part in found.parts:
+        print(f"  {part}", flush=True)
 
 
 if __name__ == "__main__":

@@ -40,10 +40,11 @@ class Measure:
     goal: float
     unit: str
     parts: tuple[str, ...]
+    at_least: bool = False
 
     @property
     def met(self) -> bool:
-        return self.value <= self.goal
+        return self.value >= self.goal if self.at_least else self.value <= self.goal
 
 
 def timed(argv: Sequence[str], stdin: bytes = b"") -> float:
