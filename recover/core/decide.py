@@ -51,9 +51,10 @@ def pay_at_once(playbook: Playbook, history: History, saw: Saw, now: float) -> D
         if owed.held is not None:  # a fabric manager is not started onto GPUs whose reset failed
             continue
         is_start = isinstance(owed.duty.do, StartVm)
-        if owed.tries >= DUTY_TRIES:
+        if owed.tries >= DUTY_TRIES or owed.final:
             if is_start:
-                why = f"the VM that we stopped could not be started in {owed.tries} tries: {owed.last}"
+                tries = ", and another try would end the same way" if owed.final else f" in {owed.tries} tries"
+                why = f"the VM that we stopped could not be started{tries}: {owed.last}"
                 return _stop(history, EndKind.NEEDS_HUMAN, why)
             continue
         if owed.duty.key in saw.payable:

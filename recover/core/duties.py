@@ -26,6 +26,7 @@ class OpenDuty:
     tried_at: float | None = None
     last: str = ""
     held: Held | None = None
+    final: bool = False  # its last try said that the next one would end the same way
 
 
 def freed_by_boot(duties: tuple[OpenDuty, ...], mark: Mark | None) -> tuple[OpenDuty, ...]:

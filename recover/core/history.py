@@ -202,7 +202,7 @@ def _opened(history: History, entry: Opened) -> History:
         prompt_s=0.0,
         disruptions=0,
         closed=None,
-        duties=tuple(replace(d, tries=0, tried_at=None) for d in history.duties),
+        duties=tuple(replace(d, tries=0, tried_at=None, final=False) for d in history.duties),
         tried_since_open=False,
         paid=0,
     )
@@ -341,7 +341,9 @@ def _acted(history: History, entry: Acted) -> History:
         d.duty.key == done.restores and d.duty.due is Due.AT_ONCE and d.duty.key == settled for d in history.duties
     )
     duties = tuple(
-        replace(d, last=entry.outcome.detail) if d.duty.key == done.restores else d
+        replace(d, last=entry.outcome.detail, final=entry.outcome.final)
+        if d.duty.key == done.restores or (entry.outcome.final and d.duty.key == settles(done.action))
+        else d
         for d in history.duties
         if (settled is None or d.duty.key != settled) and not (nothing_changed and d.n == entry.n)
     )

@@ -345,6 +345,7 @@ class Outcome:
     seconds: float = 0.0
     log: tuple[str, ...] = ()  # cleaned lines that tell more: task log, survivors
     busy: str = ""  # UPID of our own task that still runs
+    final: bool = False  # the same again would end the same way, and may do harm: a device that was given up
 
 
 @dataclass(frozen=True, slots=True)

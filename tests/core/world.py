@@ -183,8 +183,11 @@ def play(
         resumed=bool(journal.lines),
     )
     closed: Closed | None = None
+    before = len(journal.lines)
     with contextlib.suppress(Killed):
         closed = Run(world, playbook, context, history, decide).run(opened)
+    if closed is None:  # killed right after its last entry: it is over, and a later run begins a climb of its own
+        closed = next((entry for entry in journal.lines[before:] if isinstance(entry, Closed)), None)
     return Played(machine, journal, closed, playbook)
 
 

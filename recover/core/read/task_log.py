@@ -68,6 +68,14 @@ class TaskClass(StrEnum):
     WORKER_DIED = "worker-died"
 
 
+# What a start says that fails the next time as well. Each start resets the devices again, and a dead one takes 65 s.
+FINAL = frozenset({
+    TaskClass.RESET_FAILED, TaskClass.RESET_GAVE_UP, TaskClass.STUCK_D3, TaskClass.DEVICE_DEAD,
+    TaskClass.NO_SUCH_DEVICE, TaskClass.MAPPING_INVALID, TaskClass.GROUP_NOT_VIABLE, TaskClass.BIND_FAILED,
+    TaskClass.NO_IOMMU, TaskClass.IN_USE_BY_VMID, TaskClass.CONFIG, TaskClass.HA_ERROR,
+})  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class TaskNote:
     """One thing that a log says. `device` and `vmid` are what the line names; `lock` is the kind of a config lock."""

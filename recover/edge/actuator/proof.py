@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from recover.core.read.task_log import TaskClass, TaskNote, classify, gravest
+from recover.core.read.task_log import FINAL, TaskClass, TaskNote, classify, gravest
 from recover.edge.actuator.sight import Vm
 from recover.edge.proxmox.errors import ApiError
 from recover.edge.proxmox.tasks import StillRunning, TaskEnd, Unresolved
@@ -142,7 +142,8 @@ def _failed(ran: Ran, end: TaskEnd, now: str) -> Outcome:
     meant = f"{note.kind}: {note.says}" + (f" ({note.device})" if note.device else "") if note else "not known"
     detail = f"the {ran.verb.word} failed: {meant}. PVE: {brief(end.exitstatus)}; {now}"
     unclear = any(ran.says(kind) for kind in _HALF_DONE) or isinstance(ran.after, ApiError)
-    return Outcome(False, detail, changed=unclear, clear=not unclear, log=tail(ran))
+    final = ran.verb is START and note is not None and note.kind in FINAL and not unclear
+    return Outcome(False, detail, changed=unclear, clear=not unclear, log=tail(ran), final=final)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,25 @@ def lab(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
         yield lambda *vms, **config: stack.enter_context(bench(tmp_path, *vms, **config))
 
 
+@pytest.mark.parametrize(
+    ("message", "final"),
+    [
+        ("vfio-pci 0000:41:00.0: not ready 65535ms after FLR; giving up", True),
+        ("no PCI device found for '0000:41:00'", True),
+        ("PCI device '0000:41:00.0' already in use by VMID '101'", True),
+        ("cluster not ready - no quorum?", False),
+        ("timeout waiting on systemd", False),
+        ("VM is locked (backup)", False),
+    ],
+)
+def test_a_start_that_a_device_forbids_is_not_tried_again(lab, message, final):
+    """Each start resets the devices again: what was given up is left alone, what may pass is not."""
+    server = lab(DOWN)
+    server.inject(kind="task-error", action="start", message=message, times=None)
+    outcome = server.act(START)
+    assert not outcome.ok and outcome.final is final, outcome
+
+
 # the good paths
 
 
