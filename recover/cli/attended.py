@@ -112,6 +112,15 @@ class Attention:
         stands = [stands_line(w.standing) for w in self.watched.values()]
         return [*filter(None, stands), *(attended_line(a) for a in self.attended.values() if a.rule != "not-critical")]
 
+    def metrics(self) -> str:
+        """The breaker for the textfile collector, as the exporter gives it; nothing where it can't be told."""
+        from recover.cli.breaker import is_open
+        from recover.core.report.check.prometheus import EXPORTER_METRICS
+
+        name, found = "gpu_recover_breaker_open", is_open(self.opened.state)
+        kind, says = EXPORTER_METRICS[name]
+        return "" if found is None else f"# HELP {name} {says}\n# TYPE {name} {kind}\n{name} {int(found)}\n"
+
 
 def attention(opened: App, wish: Wish, *, quiet: bool) -> Attention:
     """All that must be right is asked now, before anything is looked at. Raises UsageProblem.

@@ -332,3 +332,5 @@ def test_each_form_has_its_own_place_for_what_was_done(cli: Cli, fleet: Made) ->
     for form in ("nagios", "prometheus"):
         ran = cli("check", "lost", "--recover", "--dry-run", "-q", "--format", form, app=fleet(lost="gpu-lost"))
         assert "not acted on (unlisted)" in ran.err and "not acted on" not in ran.out
+    assert ran.out.endswith("\ngpu_recover_breaker_open 0\n")
+    assert "breaker" not in cli("check", "lost", "-q", "--format", "prometheus", app=fleet(lost="gpu-lost")).out

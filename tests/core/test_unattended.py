@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from recover.attendant import Attendant, Attended, RunEnd, WatchGate
 from recover.core.diagnose import assess
 from recover.core.fleet import FleetLimits, Picture, granted, released
-from recover.core.guards import Context
+from recover.core.guards import Context, refusal
 from recover.core.past import Past
 from recover.core.playbook import parse
 from recover.core.report.check.verdict import Checked, checked
@@ -39,6 +39,7 @@ from recover.model.verdict import Diagnosis, Finding, Scope, State
 from recover.model.watch import Controller, Ledger, Standing, Status, Transition
 from recover.ports import Gate, GateAnswer, Lost
 from recover.steps.common import MAY_DIE
+from recover.steps.table import ALL_STEPS
 from tests.core.test_hazards import anything, sick
 from tests.core.world import FULL, Played, play
 
@@ -173,6 +174,15 @@ def test_each_reason_speaks() -> None:
     ]
     names = [name for name, _ in REASONS]
     assert list(dict.fromkeys(found)) == names, "each of REASONS is here, in its order"
+
+
+def test_what_its_owner_keeps_out_is_refused_to_everybody() -> None:
+    snapshot = seen("dead-rank").snapshot
+    assert snapshot is not None
+    kept = replace(snapshot, target=replace(snapshot.target, do_not_recover=True))
+    said = [refusal(s, ALL_STEPS["end-workers"], Context(evict=True)) for s in (snapshot, kept)]
+    assert said[0] is None and said[1] is not None and said[1].guard == "tag"
+    assert "[targets." in said[1].lift
 
 
 # -- within a run
