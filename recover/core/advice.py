@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from recover.core.history import History
 from recover.model.act import Due, Pass, StartVm
+from recover.model.hypervisor import GuestKind
 from recover.model.ladder import RungOption
 from recover.model.record import EndKind, Vitals
 from recover.model.snapshot import Channel
@@ -55,6 +56,8 @@ def _found(history: History) -> set[str]:
 def _above(history: History, target: str) -> str:
     if history.last is not None and any(_shut(option) for option in history.last.options):
         return f"gpu-recover doctor {target}    # Proxmox could not be asked, and a rung needs it"
+    if history.last is not None and any(_not_for_containers(option) for option in history.last.options):
+        return f"gpu-recover {target} --playbook container --approve vm"
     top = max((a.scope for a in history.attempts), default=Scope.PROCESS)
     if top < Scope.GUEST and "pci-device-gone" not in _found(history):
         return f"gpu-recover {target} --max-scope vm --approve vm"
@@ -65,6 +68,10 @@ def _above(history: History, target: str) -> str:
     if Channel.HOST.value in history.last.diagnosis.channels:
         return f"gpu-recover {target} --playbook lost-gpu --max-scope host-device --approve host-device"
     return _on_node(history.last.vitals)
+
+
+def _not_for_containers(option: RungOption) -> bool:
+    return isinstance(option.offer, Pass) and option.offer.why == f"not for a {GuestKind.CONTAINER}"
 
 
 def _shut(option: RungOption) -> bool:

@@ -156,11 +156,16 @@ def _by_method(method: str) -> str:
 
 
 def by_hand(vmid: int, addresses: Iterable[str], timeout_s: int) -> str:
-    """The same for a person at the node's own shell: the reset that every kernel has, then remove and rescan."""
-    each = f"for d in {' '.join(addresses)}; do"
+    """The same for a person at the node's own shell, who sees no plan: function reset, bus reset, off the bus and on.
+
+    By the device's own `bus` method the kernel resets no bus on which anything else stands (drivers/pci/pci.c,
+    pci_reset_bus_function): what is not this VM's is not hit.
+    """
+    each = "for m in flr bus; do echo $m > $d/reset_method && echo 1 > $d/reset; done; echo default > $d/reset_method"
     return (
-        f"qm shutdown {vmid} --timeout 180 --forceStop 1 && ! systemctl is-active --quiet {vmid}.scope && {{ "
-        f"{each} echo 1 > {_SYS}/$d/reset; done; {each} echo 1 > {_SYS}/$d/remove; done; {_RESCAN}; }}; "
+        f"qm shutdown {vmid} --timeout 180 --forceStop 1 && ! systemctl is-active --quiet {vmid}.scope && "
+        f"( cd {_SYS} || exit; set -- {' '.join(addresses)}; for d; do {each}; done; "
+        "for d; do echo 1 > $d/remove; done; echo 1 > ../rescan ); "
         f"qm start {vmid} --timeout {timeout_s}"
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -153,7 +154,20 @@ def test_without_the_shell_or_a_finding_it_is_of_no_use():
     assert isinstance(plan(STEP, look(node(functions=())), STUCK), Pass)
 
 
-def test_a_person_is_given_the_same_commands():
+@pytest.mark.parametrize("running", [False, True])
+def test_a_person_is_given_the_same_commands(running, tmp_path):
+    """Typed into a shell: what is written where, in which order, and nothing at all while QEMU still runs."""
     said = by_hand(174, GPUS[:2], 2053)
     assert said.startswith("qm shutdown 174 ") and said.endswith("qm start 174 --timeout 2053")
-    assert "for d in 0000:41:00.0 0000:42:00.0; do echo 1 > /sys/bus/pci/devices/$d/remove; done" in said
+    bus, log = tmp_path / "pci", tmp_path / "log"
+    for gpu in GPUS[:2]:
+        (bus / "devices" / gpu).mkdir(parents=True)
+    noted = said.replace("/sys/bus/pci", str(bus)).replace(" > ", " note ").replace("echo ", "say ")
+    tools = f"""qm() {{ echo qm $1 >> {log}; }}; systemctl() {{ return {0 if running else 3}; }}
+say() {{ echo "$1 > $3" >> {log}; }}"""
+    subprocess.run(["sh", "-c", f"{tools}\n{noted}"], check=True, timeout=30)
+    one = [f"{word} > {{}}/{name}" for word, name in (("flr", "reset_method"), ("1", "reset"), ("bus", "reset_method"),
+                                                    ("1", "reset"), ("default", "reset_method"))]  # fmt: skip
+    resets = [step.format(gpu) for gpu in GPUS[:2] for step in one]
+    wanted = [*resets, *(f"1 > {gpu}/remove" for gpu in GPUS[:2]), "1 > ../rescan"]
+    assert log.read_text().splitlines() == ["qm shutdown", *([] if running else wanted), "qm start"]
