@@ -109,7 +109,8 @@ class Attention:
 
     def lines(self) -> list[str]:
         """For people: what is not simply as the look says, then what was done and why not."""
-        stands = [stands_line(w.standing) for w in self.watched.values()]
+        said = {a.target for a in self.attended.values() if a.rule in ("soft", "flapping")}
+        stands = [stands_line(w.standing) for target, w in self.watched.items() if target not in said]
         return [*filter(None, stands), *(attended_line(a) for a in self.attended.values() if a.rule != "not-critical")]
 
     def metrics(self) -> str:
