@@ -99,7 +99,7 @@ RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         ("hung-state", r"^\s*task:(?P<name>\S+)\s+state:\S+\s.*?pid:(?P<pid>\d{1,10})"),
         ("soft-lockup", r"BUG: soft lockup - CPU#\d+ stuck for \d+s! \[(?P<name>.*):(?P<pid>\d{1,10})\]"),
         ("hard-lockup", r"Watchdog detected hard LOCKUP|NMI watchdog: .*LOCKUP"),
-        ("rcu-stall", r"rcu: INFO: .*detected stalls|rcu_sched self-detected stall|detected expedited stalls"),
+        ("rcu-stall", r"rcu\w*: INFO: .*detected stalls|\brcu_\w+ (?:self-)?detected (?:expedited )?stall"),
         ("pci-not-ready", r"\S+ " + _BDF + r": not ready \d+ms after"),
         ("pci-d3cold", r"\S+ " + _BDF + r": Unable to change power state from D3cold to D0"),
         ("pcie-aer", r"(?:AER: |PCIe Bus Error: ).*(?:Uncorrect|[Ff]atal)"),

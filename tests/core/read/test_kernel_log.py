@@ -125,3 +125,15 @@ def test_older_than_the_driver_is_seen():
 def test_nothing_makes_it_raise(texts):
     events(KernelLine(0, text) for text in texts)
     lines_of("\n".join(texts))
+
+
+@pytest.mark.parametrize("text", [
+    "rcu: INFO: rcu_preempt self-detected stall on CPU",
+    "rcu: INFO: rcu_sched detected stalls on CPUs/tasks:",
+    "INFO: rcu_sched self-detected stall on CPU { 3}  (t=15000 jiffies g=1 c=2 q=3)",
+    "rcu: INFO: rcu_preempt detected expedited stalls on CPUs/tasks: { 3-.... } 21 jiffies s: 5 root: 0x8/.",
+    "INFO: rcu_tasks detected stalls on tasks:",
+])  # fmt: skip
+def test_a_stall_of_rcu_whatever_the_kernel_is_built_for(text: str) -> None:
+    assert [e.kind for e in events([KernelLine(1, text)])] == ["rcu-stall"]
+    assert events([KernelLine(1, "rcu: INFO: stall warnings are configured for 60 s")]) == ()
