@@ -40,7 +40,12 @@ class Engine:
 ENGINES: tuple[Engine, ...] = (
     Engine(
         "sglang",
-        main=(r"\bsglang\.launch_server\b", r"(^|/)sglang serve\b", r"\bsglang\.srt\.entrypoints\b"),
+        main=(
+            r"\bsglang\.launch_server\b",
+            r"(^|/)sglang serve\b",
+            r"\bsglang\.cli\.main serve\b",
+            r"\bsglang\.srt\.entrypoints\b",
+        ),
         ranks=("sglang::scheduler", "sgl_diffusion::scheduler"),
         helpers=(
             "sglang::detokenizer",
@@ -95,7 +100,7 @@ ENGINES: tuple[Engine, ...] = (
     Engine("llama.cpp", main=(r"(^|/)llama-server\b", r"(^|/)llama_cpp\.server\b")),
     Engine("triton", main=(r"(^|/)tritonserver\b",), helpers=("triton_python_backend_stub",)),
     Engine("tgi", main=(r"(^|/)text-generation-launcher\b",), ranks=("text-generation-server",)),
-    Engine("lmdeploy", main=(r"(^|/)lmdeploy serve\b",), tp_flags=("--tp",)),
+    Engine("lmdeploy", main=(r"(^|/|-m )lmdeploy serve\b",), tp_flags=("--tp",)),
 )
 BY_NAME = {engine.name: engine for engine in ENGINES}
 OTHER = Engine("other", main=(), serves=False)
@@ -184,7 +189,9 @@ def _starts(title: str, comm: str, prefixes: tuple[str, ...]) -> bool:
     """A title starts with a prefix; where only comm is left, it starts with the first 15 bytes of one."""
     if title:
         program, _, rest = title.partition(" ")
-        return title.startswith(prefixes) or f"{program.rpartition('/')[2]} {rest}".startswith(prefixes)
+        name = program.rpartition("/")[2]
+        script = rest.partition(" ")[0].rpartition("/")[2] if name.startswith("python") else ""
+        return script in prefixes or title.startswith(prefixes) or f"{name} {rest}".startswith(prefixes)
     return comm.startswith(_cut(prefixes))
 
 

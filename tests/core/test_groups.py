@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from recover.core import engines
 from recover.core.groups import fingerprint, form
 from recover.core.owners import by_cgroup, container_of
 from recover.core.redact import redact
-from recover.model.process import Group, OwnerKind, Process
+from recover.model.process import Group, OwnerKind, Process, Rank
 from recover.model.reading import Known
 from recover.model.snapshot import Snapshot
 from tests.core import builders as b
@@ -323,3 +324,28 @@ def test_mpi_itself_is_no_engine() -> None:
     ranks = [b.process(4001 + i, "python3 train.py", ppid=4000, holds=b.holding(i)) for i in range(2)]
     (group,) = servers(mpirun, *ranks)
     assert group.engine == "other"
+
+
+@pytest.mark.parametrize(
+    ("title", "engine", "rank"),
+    [
+        ("/opt/conda/bin/python3.11 /opt/conda/bin/text-generation-server serve m --sharded", "tgi", Rank.WORKER),
+        ("text-generation-launcher --model-id m --num-shard 2", "tgi", Rank.MAIN),
+        ("/opt/venv/bin/python -m lmdeploy serve api_server m --tp 2", "lmdeploy", Rank.MAIN),
+        ("/usr/bin/python3 /usr/local/bin/lmdeploy serve api_server m", "lmdeploy", Rank.MAIN),
+        ("python3 -m sglang.cli.main serve m", "sglang", Rank.MAIN),
+        ("./llama-server -m m.gguf", "llama.cpp", Rank.MAIN),
+        ("/tmp/ollama1/runners/cuda_v12/ollama_llama_server --model m", "ollama", Rank.WORKER),
+        ("VLLM::Worker_DP0_TP3_EP3", "vllm", Rank.WORKER),
+        ("sglang::scheduler_DP1_TP0_EP0", "sglang", Rank.WORKER),
+    ],
+)
+def test_engines_by_the_commands_that_start_them(title: str, engine: str, rank: Rank) -> None:
+    found = engines.classify(b.process(50, title))
+    assert found is not None and (found[0].name, found[1]) == (engine, rank)
+
+
+@pytest.mark.parametrize("title", ["vim text-generation-server", "python3 /srv/text-generation-server-tests.py",
+                                   "tail -f /var/log/lmdeploy serve.log"])  # fmt: skip
+def test_who_only_mentions_an_engine_is_none(title: str) -> None:
+    assert engines.classify(b.process(50, title)) is None
