@@ -282,4 +282,4 @@ def flag(argv: tuple[str, ...], names: tuple[str, ...]) -> str | None:
 
 def number(argv: tuple[str, ...], names: tuple[str, ...]) -> int | None:
     text = flag(argv, names)
-    return int(text) if text is not None and text.isdigit() else None
+    return int(text) if text is not None and text.isdecimal() and len(text) < 10 else None

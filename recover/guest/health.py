@@ -182,7 +182,9 @@ def counters(text: str) -> "dict[str, Any]":
     """tokens, running and waiting, summed over labels; a name that is not there is not told."""
     sums = {}  # type: dict[str, float]
     for line in text.splitlines():
-        match = re.match(r"(?:sglang|vllm|trtllm)[:_](\w+)(?:\{.*\})?\s+([0-9.eE+-]+)(?:\s|$)", line)
+        match = re.match(
+            r"(?:sglang|vllm|trtllm)[:_](\w+)(?:\{.*\})?\s+(\d{1,20}(?:\.\d{1,20})?(?:[eE][+-]?\d\d?)?)(?:\s|$)", line
+        )
         if match:
             name = match.group(1)
             for kind, names in (("tokens", _TOKENS), ("running", _RUNNING), ("waiting", _WAITING)):

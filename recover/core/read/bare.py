@@ -36,7 +36,7 @@ s smi; if command -v nvidia-smi >/dev/null && command -v timeout >/dev/null
 then timeout -k 2 25 nvidia-smi -q -x </dev/null 2>&1; echo "=== smi-exit"; echo $?; else echo "=== no-smi"; fi
 s end
 """
-_STAT = re.compile(r"^(\d+) \((.*)\) (\w) (-?\d+(?: -?\d+){20,})", re.M)
+_STAT = re.compile(r"^(\d{1,9}) \((.*)\) (\w) (-?\d{1,20}(?: -?\d{1,20}){20,})(?![\d])", re.M)
 _KERNEL = re.compile(r"^(?:<\d+>)?\[\s*(\d+)\.(\d{6})\]\s?(.*)$", re.M)
 _PAGE_KIB = 4
 
@@ -105,7 +105,7 @@ def _processes(part: dict[str, str], boot: str) -> list[Process]:
     titles = {}
     for line in part.get("cmdline", "").splitlines():
         pid, _, args = line.strip().partition(" ")
-        if pid.isdigit() and len(pid) < 10:
+        if pid.isdecimal() and len(pid) < 10:
             titles[int(pid)] = clean(redact_text(args.strip()))
     found = []
     for pid, comm, state, rest in _STAT.findall(part.get("stat", "")):
@@ -145,7 +145,7 @@ def _gpus(part: dict[str, str]) -> tuple[Reading[tuple[Gpu, ...]], Reading[Drive
         return Unknown(Why.TIMEOUT, hung.detail), Known(hung)
     parsed = smi_xml.parse(part.get("smi", ""))
     if isinstance(parsed, Unknown):
-        number = int(code) if code.isdigit() and len(code) < 4 else None
+        number = int(code) if code.isdecimal() and len(code) < 4 else None
         failed = Driver(Condition.FAILS, parsed.detail, nvml_code=number, version=loaded, source="nvidia-smi")
         return parsed, Known(failed)
     driver = Driver(Condition.ANSWERS, version=loaded, source="nvidia-smi")

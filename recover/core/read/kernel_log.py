@@ -159,7 +159,7 @@ def _xid(line: KernelLine) -> Event | None:
         line.usec,
         bdf,
         int(match["xid"]),
-        int(pid) if pid.isdigit() else 0,
+        int(pid) if pid.isdecimal() else 0,
         "" if name.strip("'") == "<unknown>" else name,
         msg,
         mig,

@@ -256,4 +256,4 @@ def _more(row: GpuRow, number: int, text: str) -> GpuRow:
 
 def _process(number: int, match: re.Match[str]) -> ProcessRow:
     used = match[5].removesuffix("MiB")
-    return ProcessRow(number, int(match[1]), int(match[2]), match[3], match[4], int(used) if used.isdigit() else None)
+    return ProcessRow(number, int(match[1]), int(match[2]), match[3], match[4], int(used) if used.isdecimal() else None)

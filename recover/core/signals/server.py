@@ -83,4 +83,4 @@ def came_back(look: Look, group: Group) -> bool:
 
 def _start(key: str) -> int:
     _, _, start = key.partition("@")
-    return int(start) if start.isdigit() else -1
+    return int(start) if start.isdecimal() else -1

@@ -1,0 +1,41 @@
+"""What the agent reads of a machine before it says anything: any text in, no exception."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recover.guest import handles, health, pack, redact, restart, system
+
+_WELL = (
+    "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode",
+    "   0: 0100007F:7530 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 12345 1 0 100 0 0 10 0",
+    "   1: 0000000000000000FFFF00000100007F:7530 00000000000000000000000000000000:0000 0A 0:0 0:0 0 0 0 7 1",
+    "6,12,2500000,-;NVRM: Xid (PCI:0000:01:00): 79", " SUBSYSTEM=pci", "sglang:num_running_reqs 3.0", "²", "9" * 5000,
+    'vllm:generation_tokens_total{a="}"} 1e9', "sglang:generation_tokens_total e", "trtllm_num_requests_running 1e999",
+    'a(ssssuu) 1 "shutdown" "who" "why" "block" 0 7', "--api-key", "hush", "=", "::", ";;;", "\\",
+)  # fmt: skip
+_TEXT = st.lists(st.one_of(st.sampled_from(_WELL), st.text(max_size=40)), max_size=20).map("\n".join)
+
+
+@given(_TEXT)
+@settings(max_examples=80, deadline=None)
+def test_any_text(text: str) -> None:
+    handles.addresses(text), restart.parse(text), redact.redact_text(text)
+    assert all(isinstance(usec, int) for usec, _ in system.parse_kmsg(text))
+    assert all(isinstance(value, int) for value in health.counters(text).values())
+    data = text.encode("ascii", "backslashreplace")
+    head, pieces, by, tail = pack.cut(data)
+    assert head + by.join(pieces) + tail == data
+    pack.kind_of(data)
+
+
+@given(st.lists(st.text(max_size=30), max_size=6))
+@settings(max_examples=80, deadline=None)
+def test_the_short_way_of_redacting_is_the_long_way(argv: list[str]) -> None:
+    """Where one search says that there is nothing to hide, the whole of it would have hidden nothing."""
+    for more in ([], ["--api-key", "hush"], ["Bearer=x"], ["http://u:p@h"], ["PASSPHRASE=x"], ["--hf-token"]):
+        words = argv + more
+        if not redact._PERHAPS.search("\0".join(words)):
+            assert [redact.redact_text(word) for word in words] == words
+            assert not any(redact._OPTION.match(word) for word in words)
