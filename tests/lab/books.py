@@ -40,6 +40,7 @@ class Books:
         self.last_release: dict[int, int] = {}
         self.kmsg_seq = 0
         self.changed = time.monotonic()
+        self.declared: set[tuple[int, str, int]] = set()  # (boot, group, rank) of every rank that ever came up
 
     # -- memory -----------------------------------------------------------------------------------------------------
 
@@ -63,6 +64,8 @@ class Books:
                 if (row["pid"], row["start"]) not in known:
                     self.ledger.owners.append(Owner.from_row(row, now))
                     self.changed = now
+                    if row["kind"] == "rank":
+                        self.declared.add((self.boot, row["group"], row["rank"]))
 
     def find_dead(self, now: float) -> None:
         root = self.process.proc

@@ -233,8 +233,17 @@ class Keeper(Books):
         return {"ok": True}
 
     def settled(self) -> bool:
-        """Nothing started, ended or is due at once any more."""
-        return time.monotonic() - self.changed > 0.7 and not self.events.due_soon()
+        """Every rank has come up, and nothing started, ended or is due at once any more.
+
+        A rank that takes longer than a quarter of a minute is one that this scenario does not start.
+        """
+        engines = [unit["engine"] for unit in self.units() if "engine" in unit]
+        firsts = [{**engine, **(engine.get("launches") or [{}])[0]} for engine in engines]
+        dead = sum(fate == "zombie" for engine in firsts for fate in engine.get("fates", {}).values())
+        wanted = sum(engine["tp"] for engine in engines) - dead
+        there = sum(1 for boot, _, _ in self.declared if boot == self.boot)
+        quiet = time.monotonic() - self.changed
+        return quiet > (0.7 if there >= wanted else 15.0) and not self.events.due_soon()
 
     def run(self) -> None:
         self.start_pve()
