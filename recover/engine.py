@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from recover.core.aftercare import Finish, aftercare
+from recover.core.aftercare import Finish, Prove, aftercare
 from recover.core.decide import decide
 from recover.core.diagnose import assess, vitals
 from recover.core.history import History, after
@@ -124,6 +124,8 @@ class Run:
                     self._write(Decided(self.world.clock.now(), step))
                     self._restore(step)
                     self._look_if_stale()
+                case Prove(action):
+                    self._act(action)
 
     def _decide(self) -> Decision:
         self._check_interrupt()

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from recover.core.decide import DUTY_PAUSE_S, DUTY_TRIES
 from recover.core.duties import OpenDuty
 from recover.core.history import History
-from recover.model.act import Due
+from recover.model.act import AskServer, Due
 from recover.model.ladder import Playbook
-from recover.model.record import End, EndKind, Restore, Wait
+from recover.model.record import End, EndKind, Restore, Saw, Wait
 
 HEALTHY = "healthy"
 REFUSED = "refused: "  # a start that was not tried, and would be refused again
@@ -23,7 +23,15 @@ class Finish:
     carried: tuple[str, ...]
 
 
-AfterDecision = Restore | Wait | Finish
+@dataclass(frozen=True, slots=True)
+class Prove:
+    """One real request to what was started again: its health question alone proves nothing."""
+
+    action: AskServer
+
+
+AfterDecision = Restore | Wait | Prove | Finish
+_ASKS = 2
 
 
 def aftercare(playbook: Playbook, history: History, end: End, now: float) -> AfterDecision:
@@ -42,7 +50,7 @@ def aftercare(playbook: Playbook, history: History, end: End, now: float) -> Aft
             if decision is not None:
                 return decision
     service = _service(playbook, history, now) if wanted else None
-    if isinstance(service, Wait):
+    if isinstance(service, Wait | Prove):
         return service
     for owed in history.due(Due.AT_END):
         if owed.duty.key in history.last.payable and owed.tries < DUTY_TRIES:
@@ -76,7 +84,7 @@ def _pay(history: History, owed: OpenDuty, now: float) -> Restore | Wait | None:
     return Restore(owed.duty, owed.tries + 1)
 
 
-def _service(playbook: Playbook, history: History, now: float) -> str | Wait | None:
+def _service(playbook: Playbook, history: History, now: float) -> str | Wait | Prove | None:
     """None: nothing was to start. A port that is open or a 200 alone proves nothing: its group must be healthy."""
     failed = history.due(Due.AT_RECOVERY)
     if failed:
@@ -87,7 +95,7 @@ def _service(playbook: Playbook, history: History, now: float) -> str | Wait | N
     since = max(at for _, at, _ in started)
     groups = history.last.vitals.groups
     if any(health == "healthy" for _, health, _ in groups):
-        return HEALTHY
+        return _proved(history, history.last, now)
     sick = next((f"{title} is {health}" for _, health, title in groups if health in ("dead", "hung")), "")
     down = next((f"{name} is {state}" for _, name, state in history.last.vitals.services if state == "failed"), "")
     if down or sick:
@@ -97,3 +105,15 @@ def _service(playbook: Playbook, history: History, now: float) -> str | Wait | N
     if now - since > playbook.after.healthy_within_s:
         return f"not proved healthy within {playbook.after.healthy_within_s:.0f} s"
     return Wait(playbook.limits.confirm_every_s, "waiting for the server to be healthy")
+
+
+def _proved(history: History, last: Saw, now: float) -> str | Wait | Prove:
+    asked = history.asked
+    if asked and not asked[-1][1].ok:
+        if len(asked) >= _ASKS or history.interrupted is not None:
+            return f"it says that it is well, and serves no request: {asked[-1][1].detail}"
+        if now - asked[-1][0] < DUTY_PAUSE_S:
+            return Wait(DUTY_PAUSE_S - (now - asked[-1][0]), "before the next real request to the server")
+    if (asked and asked[-1][1].ok) or not last.vitals.urls or history.interrupted is not None:
+        return HEALTHY
+    return Prove(AskServer(last.vitals.urls))

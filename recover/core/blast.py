@@ -9,6 +9,7 @@ from recover.core.engines import legitimate_holder
 from recover.core.owners import container_of
 from recover.model.act import (
     Action,
+    AskServer,
     AwaitBoot,
     AwaitGone,
     Blast,
@@ -108,6 +109,8 @@ def _hits(snapshot: Snapshot, action: Action) -> Iterable[Hit]:
             return [_ended(g) for g in snapshot.groups if g.key == key]
         case EndZombieParent(parent=parent):
             return [Hit("process", _called(snapshot, parent), "ended if it does not reap its dead children")]
+        case AskServer():
+            return []
         case SuspendAutostart(name=name):
             return [Hit("service", name, "does not start at boot until the end of this run")]
         case UnloadDriver():

@@ -144,6 +144,7 @@ def vitals(snapshot: Snapshot, diagnosis: Diagnosis) -> Vitals:
         launches=tuple((g.key, fingerprint(g)) for g in snapshot.groups if fingerprint(g)),
         by_hand=tuple((g.key, shlex.join(g.launch)) for g in snapshot.groups if _by_hand(snapshot, g)),
         server=_server(snapshot.groups),
+        urls=tuple(a.url for a in guest.servers if a.outcome == "answered" and a.status == 200),
         services=tuple((s.manager, s.name, s.state) for s in services),
     )
 

@@ -9,6 +9,7 @@ from typing import assert_never
 from recover.core.duties import OpenDuty, after_reset, freed_by_boot, resets
 from recover.core.past import Anchor, OwnActs, Past, Reboot, advance
 from recover.model.act import (
+    AskServer,
     ClearMarker,
     Due,
     OnHost,
@@ -44,7 +45,7 @@ from recover.steps.undo import settles
 LOOKS_S = 300.0  # beside a rung's own worst case: settling, ripening, looks, another try
 CUT = Outcome(ok=False, detail="the tool ended before the step did", clear=False)
 ENDS_GROUPS = frozenset({"dead-group", "hung-group"})
-_SAYS_ONLY = (PlaceMarker, ClearMarker)  # they change nothing that a look judges, so a look is not stale by them
+_SAYS_ONLY = (PlaceMarker, ClearMarker, AskServer)  # they change nothing that a look judges: none is stale by them
 _SICK = frozenset({"dead", "hung"})
 
 
@@ -89,6 +90,7 @@ class History:
     evidence: str = ""
     closed: Closed | None = None
     started: tuple[tuple[str, float, Outcome], ...] = ()  # paid AT_RECOVERY duties: (key, at, outcome)
+    asked: tuple[tuple[float, Outcome], ...] = ()  # when a real request went to what was started again
     tried_since_open: bool = False
     host_booted_at: int | None = None  # of the Proxmox node, as first seen in this climb
     reboot: Reboot | None = None  # asked of the guest itself, and no other boot seen since
@@ -204,6 +206,7 @@ def _opened(history: History, entry: Opened) -> History:
         closed=None,
         duties=tuple(replace(d, tries=0, tried_at=None, final=False) for d in history.duties),
         tried_since_open=False,
+        asked=(),
         paid=0,
     )
 
@@ -352,6 +355,8 @@ def _acted(history: History, entry: Acted) -> History:
         acting=tuple(a for a in history.acting if a.n != entry.n),
         duties=after_reset(duties, entry.outcome, _boot(history)) if resets(done.action) else duties,
         started=history.started + tuple((d.duty.key, entry.at, entry.outcome) for d in (paid or tried)),
+        stale=history.stale or (isinstance(done.action, AskServer) and not entry.outcome.ok),
+        asked=history.asked + (((entry.at, entry.outcome),) if isinstance(done.action, AskServer) else ()),
         paid=history.paid + restored,
         reboot=_reboot_answered(history.reboot, entry.outcome)
         if isinstance(done.action, RebootGuest)

@@ -28,6 +28,12 @@ def here(request: "dict[str, Any]") -> "dict[str, Any]":
     return {"ok": True, "changed": False, "detail": "here"}
 
 
+def _ask_server(request: "dict[str, Any]") -> "dict[str, Any]":
+    from recover.guest import ask
+
+    return ask.ask_server(request)
+
+
 def _dump(request: "dict[str, Any]") -> "dict[str, Any]":
     from recover.guest import dump
 
@@ -59,6 +65,7 @@ ACTS = {
     "set_persistence": reset.set_persistence,
     "reset_gpu": reset.reset_gpu,
     "stop_service": units.stop,
+    "ask_server": _ask_server,
     "suspend_autostart": units.suspend,
     "restore_autostart": units.restore,
     "start_service": units.start,

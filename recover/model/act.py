@@ -220,6 +220,14 @@ class EndZombieParent:
 
 
 @dataclass(frozen=True, slots=True)
+class AskServer:
+    """One real request, of one token, to servers that were started again; what can't be asked for one is left."""
+
+    urls: tuple[str, ...]
+    deadline_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
 class SuspendAutostart:
     """What starts at boot by itself doesn't until it is restored. `was`: what to restore: enabled, always, ..."""
 
@@ -323,6 +331,7 @@ Action = (
     | WakeGpu
     | EndMpsClient
     | EndZombieParent
+    | AskServer
     | SuspendAutostart
     | RestoreAutostart
     | UnloadDriver

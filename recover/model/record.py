@@ -89,6 +89,7 @@ class Vitals:
     by_hand: tuple[tuple[str, str], ...] = ()  # (group key, command without secrets) of servers that no manager owns
     launches: tuple[tuple[str, str], ...] = ()  # (group key, launch fingerprint): the same launch again is a crash-loop
     server: str = ""
+    urls: tuple[str, ...] = ()  # health questions that were answered with 200
     vm_status: str = ""
     host_free_mib: int | None = None
     baseline_is_default: bool = True

@@ -10,6 +10,7 @@ from typing import assert_never
 
 from recover.model.act import (
     Action,
+    AskServer,
     AwaitBoot,
     AwaitGone,
     ClearMarker,
@@ -93,7 +94,7 @@ def power_limit_s(action: ShutdownVm | StopVm | StartVm | ResetVm) -> float:
 def agent_s(action: Action) -> float:
     """The deadline that the agent is given for an act that it performs."""
     match action:
-        case EndZombieParent(deadline_s=s):
+        case AskServer(deadline_s=s) | EndZombieParent(deadline_s=s):
             return s
         case StopService(deadline_s=s) | StartService(deadline_s=s):
             return s + STATE_S

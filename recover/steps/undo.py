@@ -11,6 +11,7 @@ from typing import assert_never
 
 from recover.model.act import (
     Action,
+    AskServer,
     AwaitBoot,
     AwaitGone,
     ClearMarker,
@@ -92,7 +93,7 @@ def duty(action: Action) -> Duty | None:
             return Duty(method_key(node, own or addresses), methods, Due.AT_ONCE, Channel.HOST)
         case OnHost(node, boot_id, inner):
             return _on_host(node, boot_id, duty(inner))
-        case EndZombieParent():
+        case AskServer() | EndZombieParent():
             return None
         case StartService() | Signal() | AwaitGone() | SetPersistence() | ResetGpu() | ClearMarker():
             return None
@@ -130,7 +131,7 @@ def settles(action: Action) -> str | None:
         case OnHost(node, _, inner):
             key = settles(inner)
             return f"host:{node}/{key}" if key is not None else None
-        case EndZombieParent():
+        case AskServer() | EndZombieParent():
             return None
         case StopService() | Signal() | AwaitGone() | SetPersistence() | ResetGpu() | PlaceMarker():
             return None

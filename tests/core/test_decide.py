@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from recover.core.aftercare import Finish, aftercare
+from recover.core.aftercare import Finish, Prove, aftercare
 from recover.core.decide import decide
 from recover.core.history import History, fold
 from recover.model.act import (
     Act,
+    AskServer,
     Blast,
     Line,
     Outcome,
@@ -373,6 +374,27 @@ def test_the_server_must_be_seen_healthy() -> None:
     late = care(*begun, saw(95.0, vitals=vitals("live")), now=2000.0)
     assert isinstance(late, Finish)
     assert "not proved healthy" in str(late.service)
+
+
+URL = "http://127.0.0.1:30000/health"
+
+
+def test_what_says_that_it_is_healthy_is_sent_one_real_request() -> None:
+    well = replace(vitals("healthy"), urls=(URL,))
+    begun = [*STOP_SERVICE, saw(90.0, payable=PAYABLE), *START, saw(95.0, vitals=well)]
+    assert care(*begun) == Prove(AskServer((URL,)))
+    ask = Acting(96.0, 2, AskServer((URL,)))
+    served = [*begun, ask, Acted(97.0, 2, Outcome(True, "a token came back"))]
+    assert care(*served) == Finish("healthy", ()), "asked once, and the look before it still counts"
+    failed = [*begun, ask, Acted(97.0, 2, Outcome(False, "HTTP 500"))]
+    assert care(*failed) == Wait(0.0, "looking")
+    failed += [saw(98.0, vitals=well)]
+    assert isinstance(care(*failed), Wait), "once more, a moment later"
+    assert care(*failed, now=200.0) == Prove(AskServer((URL,)))
+    failed += [replace(ask, n=3, at=201.0), Acted(202.0, 3, Outcome(False, "HTTP 500")), saw(203.0, vitals=well)]
+    done = care(*failed, now=300.0)
+    assert done == Finish("it says that it is well, and serves no request: HTTP 500", ())
+    assert care(*begun, Interrupted(95.5, "SIGINT")) == Finish("healthy", ()), "nobody waits for it any more"
 
 
 def test_a_service_that_does_not_start_is_said_and_carried() -> None:

@@ -36,7 +36,7 @@ from recover.model.contact import Failure
 from recover.model.guest import Guest, Mute
 from recover.model.hypervisor import GuestKind
 from recover.model.ladder import Playbook, Rung, Value
-from recover.model.record import Acted, Acting, Began, Ended, Entry, Opened
+from recover.model.record import Acted, Acting, Began, Entry, Opened, Saw
 from recover.model.snapshot import Channel, Snapshot
 from recover.model.verdict import Scope
 from recover.steps.bounds import worst_case_s
@@ -234,7 +234,7 @@ def tried_once_after_unclear(p: Played) -> None:
                 acting[entry.n] = entry
             case Acted():
                 unclear = unclear if entry.outcome.clear else acting[entry.n].action
-            case Opened() | Ended() | Began():
+            case Opened() | Saw() | Began():
                 unclear = None
             case _:
                 pass

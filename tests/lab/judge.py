@@ -142,6 +142,7 @@ CHECKS: dict[str, Callable[[State, State, Any], list[str]]] = {
     "ram_available_min_gib": lambda _b, a, n: (
         [] if a["ram"]["available_gib"] >= n else [f"{a['ram']['available_gib']} GiB available, under {n}"]
     ),
+    "requests": lambda _b, a, models: _is("real requests", a["requests"], models),
     "shm_left": lambda _b, a, names: _is("/dev/shm", a["shm"], names),
     "modules_done": lambda _b, a, words: _is("modules", a["modules"]["done"], words),
     "modules_loaded": lambda _b, a, names: _is("loaded modules", sorted(a["modules"]["loaded"]), names),

@@ -161,6 +161,7 @@ def state(keeper: Keeper) -> dict[str, Any]:
             "bystanders": bystanders(keeper, inside.get("bystanders", [])),
             "launches": launches,
             "signals": signals,
+            "requests": [n["model"] for n in keeper.notes if n["event"] == "request"],
             "health_asked": sum(n["event"] == "health-asked" for n in keeper.notes),
             "events": keeper.events.log,
             "trouble": [n for n in keeper.notes if n["event"] == "fork-failed"],

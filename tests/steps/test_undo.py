@@ -40,6 +40,7 @@ ACTIONS = [
     a.WakeGpu("GPU-1", "bus"),
     a.EndMpsClient("g", b.pid(10), b.pid(11)),
     a.EndZombieParent("g", b.pid(10), (b.pid(11),)),
+    a.AskServer(("http://127.0.0.1:30000/health",)),
     a.SuspendAutostart("systemd", "s.service", "enabled"),
     a.RestoreAutostart("systemd", "s.service", "enabled"),
     a.UnloadDriver(("nvidia_uvm", "nvidia"), "b1"),

@@ -9,6 +9,7 @@ from recover.core.report.words import brief, gpu_sum, size, span
 from recover.core.sentences import grouped, some
 from recover.model.act import (
     Action,
+    AskServer,
     AwaitBoot,
     AwaitGone,
     ClearMarker,
@@ -191,6 +192,7 @@ def _guest_words(
     | WakeGpu
     | EndMpsClient
     | EndZombieParent
+    | AskServer
     | SuspendAutostart
     | RestoreAutostart
     | UnloadDriver
@@ -207,6 +209,8 @@ def _guest_words(
             return f"ask MPS server {server.pid} to end its client {client.pid}"
         case EndZombieParent(parent=parent, children=children):
             return f"end pid {parent.pid} if it does not reap {len(children)} dead children"
+        case AskServer(urls=urls):
+            return f"send one real request to {', '.join(urls)}"
         case SuspendAutostart(name=name, manager=manager):
             return f"keep {name} ({manager}) from starting at boot"
         case RestoreAutostart(name=name, manager=manager, was=was):

@@ -11,6 +11,7 @@ from recover.core.read.rows import Row
 from recover.edge.probe import NO_PYTHON
 from recover.model.act import (
     Action,
+    AskServer,
     AwaitGone,
     ClearMarker,
     EndMpsClient,
@@ -45,6 +46,7 @@ _Second = (
     | WakeGpu
     | EndMpsClient
     | EndZombieParent
+    | AskServer
     | SuspendAutostart
     | RestoreAutostart
     | UnloadDriver
@@ -53,7 +55,16 @@ _Second = (
 GuestAction = _First | _Second
 GUEST_ACTIONS = (*get_args(_First), *get_args(_Second))
 # Repeating these after an unclear end does no harm: each is an ensure verb that looks first.
-_HARMLESS = (AwaitGone, PlaceMarker, ClearMarker, SyncDisks, RemoveLeftovers, SuspendAutostart, RestoreAutostart)
+_HARMLESS = (
+    AskServer,
+    AwaitGone,
+    PlaceMarker,
+    ClearMarker,
+    SyncDisks,
+    RemoveLeftovers,
+    SuspendAutostart,
+    RestoreAutostart,
+)
 
 
 def _in_guest(action: Action) -> TypeGuard[GuestAction]:
@@ -126,6 +137,8 @@ def _more(action: _Second) -> tuple[dict[str, Any], float]:
         case EndZombieParent(_, parent, children, deadline_s):
             who = {"parent": _members([parent])[0], "members": _members(children)}
             return {"do": "end_zombie_parent", **who, "deadline": deadline_s}, deadline_s
+        case AskServer(urls, deadline_s):
+            return {"do": "ask_server", "urls": urls, "deadline": deadline_s}, deadline_s
         case SuspendAutostart(manager, name, was, uid) | RestoreAutostart(manager, name, was, uid):
             verb = "suspend_autostart" if isinstance(action, SuspendAutostart) else "restore_autostart"
             what = {"manager": manager, "name": name, "was": was, "uid": uid}

@@ -9,6 +9,7 @@ from recover.edge.simulated.node import Node
 from recover.edge.simulated.power import NodeHands
 from recover.model.act import (
     Action,
+    AskServer,
     AwaitBoot,
     AwaitGone,
     ClearMarker,
@@ -53,6 +54,7 @@ _GUEST_ACTIONS = (
     WakeGpu,
     EndMpsClient,
     EndZombieParent,
+    AskServer,
     SuspendAutostart,
     RestoreAutostart,
     UnloadDriver,
@@ -140,6 +142,9 @@ class SimulatedMachine(GuestHands, Node, NodeHands):
                 return self._end_client(action)
             case EndZombieParent():
                 return self._end_zombie_parent(action)
+            case AskServer():
+                well = self._workers_now() == "healthy" and bool(self.ranks)
+                return Outcome(well, "a token came back in 0.4 s" if well else "no answer to a real request")
             case SuspendAutostart():
                 changed, self.autostart = self.autostart != "disabled", "disabled"
                 return Outcome(True, "disabled", changed)

@@ -39,7 +39,7 @@ REST: list[Any] = [
     a.SetPersistence("GPU-0", "0000:01:00.0", on=False), a.ResetGpu((("GPU-0", "0000:01:00.0"),), 120.0),
     a.PlaceMarker("r", "kim", "ctl", "reset-gpu", 900.0), a.ClearMarker("r"), a.SyncDisks(20.0),
     a.RebootGuest("boot", 300.0), a.RemoveLeftovers((OBJECT,)), a.WakeGpu("GPU-0", "0000:01:00.0"),
-    a.EndMpsClient("g", OURS[0], OURS[0]), a.EndZombieParent("g", OURS[0], OURS),
+    a.EndMpsClient("g", OURS[0], OURS[0]), a.EndZombieParent("g", OURS[0], OURS), a.AskServer(("http://127.0.0.1:1/",)),
     a.SuspendAutostart("systemd", "x.service", "enabled"),
     a.RestoreAutostart("systemd", "x.service", "enabled"), a.UnloadDriver(("nvidia",), "boot"),
     a.LoadDriver(("nvidia",), "boot"), a.AwaitBoot("boot", 8, 900.0),

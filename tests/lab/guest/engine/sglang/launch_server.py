@@ -163,11 +163,22 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(200, self.engine.metrics(), "text/plain; version=0.0.4")
         if path in ("/model_info", "/get_model_info"):
             return self.answer(200, json.dumps({"model_path": "lab/model", "is_generation": True}))
+        if path == "/v1/models":
+            return self.answer(200, json.dumps({"data": [{"id": "lab/model"}]}))
         if path in ("/server_info", "/get_server_info") and self.engine.mode != "hung":
             return self.answer(200, json.dumps({"version": "0.5.9", "tp_size": SPEC["tp"]}))
         if path in ("/server_info", "/get_server_info"):
             time.sleep(600)
         return self.answer(404, "{}")
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path != "/v1/completions":
+            return self.answer(404, "{}")
+        if self.engine.mode == "hung":
+            time.sleep(600)
+        note("request", model=body["model"], tokens=body["max_tokens"])
+        return self.answer(200, json.dumps({"choices": [{"text": " there", "finish_reason": "length"}]}))
 
     def health(self) -> None:
         note("health-asked")
