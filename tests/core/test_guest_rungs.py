@@ -1,4 +1,4 @@
-"""Every rung inside the guest: it works, is refused, hangs, half works, loses its connection, or is killed in it.
+"""Every rung inside the guest: it works, is refused, hangs, half works, is cut off, interrupted, or killed in it.
 
 Struck at each act of its line in turn, alone in its ladder (nothing above may repair it) and in the whole ladder. The
 table is complete: a rung that is not in it fails the first test. Seen to catch: the duty of a monitor, of the fabric
@@ -109,6 +109,11 @@ class Struck(SimulatedMachine):
         return self._struck(action) if len(self.line) - 1 == self.at else super().perform(action)
 
     in_line = True
+    interrupted = False
+
+    def pending(self) -> str:
+        """As a run's interrupts: from the act on in which somebody pressed Ctrl-C."""
+        return "SIGINT" if self.interrupted else ""
 
     def _struck(self, action: Action) -> Outcome:
         match self.strike:
@@ -130,6 +135,9 @@ class Struck(SimulatedMachine):
                 super().perform(action)
                 self.back_at = self.clock.now() + AWAY_S
                 return Outcome(False, "the connection ended", clear=False)
+            case "ctrl-c":
+                self.interrupted = True
+                return super().perform(action)
             case "killed-before":
                 raise Killed
             case "killed-after":
@@ -138,7 +146,9 @@ class Struck(SimulatedMachine):
         raise AssertionError(self.strike)
 
 
-STRIKES = ("refused", "hangs", "half", "lost-before", "lost-during", "lost-after", "killed-before", "killed-after")
+STRIKES = (
+    "refused", "hangs", "half", "lost-before", "lost-during", "lost-after", "killed-before", "killed-after", "ctrl-c",
+)  # fmt: skip
 
 
 def alone(name: str, case: Case) -> Playbook:
@@ -167,7 +177,7 @@ def run(machine: Struck, playbook: Playbook) -> Played:
     """To its end, by a second run where the first was killed."""
     journal = Journal()
     journal.machine = machine
-    played = play(machine.fault, playbook=playbook, machine=machine, journal=journal)
+    played = play(machine.fault, playbook=playbook, machine=machine, journal=journal, interrupts=machine)
     if played.closed is None:
         machine.clock.sleep(20.0)
         again = Journal(lines=played.journal.lines)
@@ -187,7 +197,10 @@ def test_it_works(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("ladder", "strike"),
-    [*(("alone", s) for s in STRIKES), *(("whole-ladder", s) for s in ("hangs", "lost-after", "killed-after"))],
+    [
+        *(("alone", s) for s in STRIKES),
+        *(("whole-ladder", s) for s in ("hangs", "lost-after", "killed-after", "ctrl-c")),
+    ],
 )
 @pytest.mark.parametrize("name", CASES)
 def test_struck_at_each_act(name: str, strike: str, ladder: str) -> None:
@@ -199,6 +212,7 @@ def test_struck_at_each_act(name: str, strike: str, ladder: str) -> None:
         if len(machine.line) <= at:
             assert at > 0, "the rung was never tried"
             return
+        assert strike != "ctrl-c" or played.end in ("interrupted", "recovered"), played.closed
         try:
             kept(played)
             tried_once_after_unclear(played)

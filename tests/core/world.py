@@ -16,7 +16,7 @@ from recover.model.act import Action, Blast, Outcome
 from recover.model.ladder import Limits, Playbook, Rung
 from recover.model.record import Closed, Entry, Opened, Try
 from recover.model.verdict import Diagnosis, Scope
-from recover.ports import GateAnswer
+from recover.ports import GateAnswer, Interrupts
 
 LIMITS = Limits(max_scope=Scope.VM, patience_s=60.0, confirm=2, confirm_every_s=5.0, disruptions_per_day=3)
 PLAYBOOK = Playbook(
@@ -149,7 +149,7 @@ def play(
     machine: SimulatedMachine | None = None,
     journal: CutJournal | None = None,
     gate: YesGate | None = None,
-    interrupts: Asked | None = None,
+    interrupts: Interrupts | None = None,
     disruptions_today: int = 0,
     deadline_s: float = 0.0,
     baseline: bool = True,

@@ -179,6 +179,16 @@ def test_a_marker_that_expired_is_explained(agent, tmp_path):
     assert done.flag("ok") and "expired" in done.text("detail") and "r1 of kim" in done.text("detail")
 
 
+def test_a_marker_of_another_boot_holds_nobody_off_and_is_explained(agent, tmp_path):
+    mine = {"run": "r2", "who": "lee", "host": "ops1", "rung": "reset-gpu", "root": str(tmp_path)}
+    assert agent("place_marker", ttl_s=600, **{**mine, "run": "r1", "who": "kim"}).one("done").flag("ok")
+    path = tmp_path / "run/gpu-recover/marker"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "boot_id": "00000000-0000-0000-0000-000000000000"}))
+    assert agent("look", root=str(tmp_path)).one("marker").raw["value"] is None
+    done = agent("place_marker", ttl_s=600, **mine).one("done")
+    assert done.flag("ok") and "r1 of kim" in done.text("detail") and "another boot" in done.text("detail")
+
+
 # GPUs
 
 
