@@ -16,7 +16,7 @@ from recover.core.owners import ancestors, owner_of
 from recover.core.redact import redact, redact_text
 from recover.model.gpu import Gpu
 from recover.model.guest import Guest
-from recover.model.process import Group, Health, Process, ProcessId, Rank
+from recover.model.process import Group, Health, Owner, OwnerKind, Process, ProcessId, Rank
 from recover.model.reading import Known
 from recover.model.snapshot import Snapshot
 
@@ -95,7 +95,7 @@ def _group(draft: Draft, table: Mapping[int, Process], snapshot: Snapshot, liste
         key=str(members[0]),
         engine=draft.engine.name,
         members=members,
-        owner=owner_of(lead, table),
+        owner=_named(owner_of(lead, table), snapshot),
         health=Health.LIVE,
         why="",
         title=redact_text(lead.title) or f"[{lead.comm}]",
@@ -106,6 +106,14 @@ def _group(draft: Draft, table: Mapping[int, Process], snapshot: Snapshot, liste
         peer_hosts=peers | _addresses(launch),
         protected=_why_protected(parts, snapshot.target.protect),
     )
+
+
+def _named(owner: Owner, snapshot: Snapshot) -> Owner:
+    """A pod by its namespace and name, which is how it is asked for; its control group knows only its uid."""
+    if owner.kind is not OwnerKind.KUBERNETES or not isinstance(snapshot.guest, Guest):
+        return owner
+    name = dict(snapshot.guest.pods).get(owner.name)
+    return replace(owner, name=name) if name else owner
 
 
 def _gpus(parts: tuple[Part, ...], snapshot: Snapshot, listed: Mapping[int, set[str]]) -> frozenset[str]:

@@ -76,6 +76,7 @@ def look(request: "dict[str, Any]") -> None:
     found = guarded("process-files", deep.scan, rows, deep.Nodes(pci), limit.within(_DEEP_S), early.shares) or {}
     cgroups = {rows[pid]["cgroup"] for pid in deep.holders(found) if pid in rows}
     guarded("services", services.look, request.get("services") or (), sorted(cgroups), rows, limit)
+    guarded("pods", system.pods, sorted(cgroups))
     guarded("boot", restart.look, limit)
     guarded("mps", mps.look, rows, limit)
     timeout = float(request.get("health_timeout") or health.TIMEOUT_S)

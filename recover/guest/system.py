@@ -16,6 +16,7 @@ _INTEREST = re.compile(
     r"|IOMMU|DMAR|task:\S+ +state:[DR]|PCI I/O region",
     re.I,
 )
+_POD = re.compile(r"^([a-z0-9-]+)_([a-z0-9.-]+)_([0-9a-f-]{32,36})$")
 _KERNEL_CAP = 3000  # newest lines kept
 
 
@@ -198,6 +199,18 @@ def pci_gpus() -> "list[dict[str, Any]]":
     else:
         gap("pci", "absent", "no " + base)
     return found
+
+
+def pods(cgroups: "list[str]") -> None:
+    """Namespace and name of the pods that these control groups belong to: kubelet names a pod's log folder by them."""
+    found = []
+    for entry in listdir(at("/var/log/pods")):
+        match = _POD.match(entry)
+        uid = match.group(3) if match else ""
+        if match and any("pod" + form in cgroup for cgroup in cgroups for form in (uid, uid.replace("-", "_"))):
+            found.append([uid, match.group(1), match.group(2)])
+    if found:
+        emit("pods", list=found[:500])
 
 
 def _link(path: str) -> str:

@@ -134,6 +134,7 @@ class Guest:
     mps: tuple[MpsClient, ...] = ()
     stuck_fuse: tuple[FuseMount, ...] = ()
     modules: Reading[tuple[Module, ...]] = NOT_ASKED
+    pods: tuple[tuple[str, str], ...] = ()  # (uid, "namespace/name") of Kubernetes pods that hold a GPU
     through: str = ""  # the node that a container was looked at through, and why; empty: it answered by itself
 
 

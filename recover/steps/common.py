@@ -83,6 +83,13 @@ def spared(snapshot: Snapshot, ending: Iterable[Group]) -> frozenset[ProcessId]:
 
 def elsewhere(owner: Owner) -> str:
     """The command with which a person asks `owner` to stop the group; empty where we can ask it ourselves."""
+    namespace, slash, pod = owner.name.partition("/")
+    if owner.kind is OwnerKind.KUBERNETES and owner.name:
+        return (
+            f"kubectl delete pod --namespace {namespace} {pod}"
+            if slash
+            else f"kubectl delete pod <its pod, uid {namespace}>"
+        )
     form = _COMMANDS.get(owner.kind, "")
     return form.format(name=owner.name or _FORMS.get(owner.kind, "<its name>"))
 

@@ -188,6 +188,15 @@ def test_owners_by_control_group(cgroup: str, kind: OwnerKind, name: str) -> Non
     assert (owner.kind, owner.name) == (kind, name)
 
 
+def test_a_pod_is_called_by_its_namespace_and_name() -> None:
+    uid = POD.replace("_", "-")
+    cgroup = f"/kubepods.slice/kubepods-pod{POD}.slice/cri-containerd-0123456789abcdef.scope"
+    snapshot = b.serving_snapshot(processes=b.sglang_group(cgroup=cgroup))
+    named = replace(snapshot, guest=replace(snapshot.guest, pods=((uid, "team-a/vllm-0"),)))  # type: ignore[type-var]
+    assert [g.owner.name for g in form(named) if not g.protected] == ["team-a/vllm-0"]
+    assert [g.owner.name for g in form(snapshot) if not g.protected] == [uid]
+
+
 def test_a_login_is_no_unit() -> None:
     assert by_cgroup(b.SESSION_CGROUP) is None
     assert by_cgroup("/system.slice/ssh.service") is None

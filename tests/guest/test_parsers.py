@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recover.guest import handles, health, pack, redact, restart, system
+from recover.guest import handles, health, pack, redact, restart, system, wire
 
 _WELL = (
     "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode",
@@ -39,3 +43,16 @@ def test_the_short_way_of_redacting_is_the_long_way(argv: list[str]) -> None:
         if not redact._PERHAPS.search("\0".join(words)):
             assert [redact.redact_text(word) for word in words] == words
             assert not any(redact._OPTION.match(word) for word in words)
+
+
+def test_pods_by_their_log_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    uid, other = "0a1b2c3d-0000-1111-2222-333344445555", "ffffffff-0000-1111-2222-333344445555"
+    for name in (f"team-a_vllm-0_{uid}", f"kube-system_proxy_{other}", "lost+found", f"a_b_c_{uid}"):
+        (tmp_path / "var/log/pods" / name).mkdir(parents=True)
+    monkeypatch.setattr(wire, "ROOT", str(tmp_path))
+    system.pods([f"/kubepods.slice/kubepods-pod{uid.replace('-', '_')}.slice/cri-containerd-1.scope", "/"])
+    assert json.loads(capfd.readouterr().out)["list"] == [[uid, "team-a", "vllm-0"]]
+    system.pods(["/system.slice/x.service"])
+    assert capfd.readouterr().out == ""

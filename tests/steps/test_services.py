@@ -48,7 +48,8 @@ def test_a_unit_that_serves_something_else_is_left_alone(health):
 @pytest.mark.parametrize(
     ("kind", "name", "command"),
     [
-        (OwnerKind.KUBERNETES, "0a1b", "kubectl delete pod 0a1b"),
+        (OwnerKind.KUBERNETES, "0a1b", "kubectl delete pod <its pod, uid 0a1b>"),
+        (OwnerKind.KUBERNETES, "team-a/vllm-0", "kubectl delete pod --namespace team-a vllm-0"),
         (OwnerKind.SLURM, "4711", "scancel 4711"),
         (OwnerKind.SUPERVISORD, "", "supervisorctl stop <its name>"),
     ],

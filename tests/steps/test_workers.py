@@ -95,7 +95,7 @@ def test_a_pod_is_refused_with_its_command_but_others_end_first():
     assert signalled(plan_for("end-workers", look([*processes, pod_process], sick, pod))) == {p.id for p in processes}
     offered = plan_for("end-workers", look([pod_process], pod))
     assert isinstance(offered, Refuse)
-    assert "kubectl delete pod 0a1b" in offered.lift
+    assert "kubectl delete pod <its pod, uid 0a1b>" in offered.lift
 
 
 def test_what_came_back_after_its_end_is_refused():

@@ -66,6 +66,7 @@ def read_guest(stdout: bytes) -> Guest | None:
         raw=tuple(report.raw),
         boot=agent_system.boot(report),
         mps=agent_system.mps(report),
+        pods=agent_system.pods(report),
         stuck_fuse=agent_system.stuck_fuse(report),
         modules=agent_system.modules(report),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from recover.core.clean import clean
 from recover.core.read.report import Report
 from recover.model.guest import BootFacts, FuseMount, Inhibitor, Module, MpsClient
@@ -29,6 +31,20 @@ def modules(report: Report) -> Reading[tuple[Module, ...]]:
             for item in row.rows("list")
         )
     )
+
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}")
+
+
+def pods(report: Report) -> tuple[tuple[str, str], ...]:
+    """(uid, "namespace/name"); a name that no API server would take is not believed."""
+    row = report.one("pods")
+    found = []
+    for item in row.items("list") if row is not None else ():
+        words = item if isinstance(item, list) and all(isinstance(word, str) for word in item) else []
+        if len(words) == 3 and all(_NAME.fullmatch(word) for word in words):
+            found.append((words[0], f"{words[1]}/{words[2]}"))
+    return tuple(found)
 
 
 def mps(report: Report) -> tuple[MpsClient, ...]:
