@@ -21,7 +21,8 @@ def end_zombie_parent(request: "dict[str, Any]") -> "dict[str, Any]":
     limit = Limit(float(request.get("deadline", 20.0)))
     parents, _ = kill.members_of({"members": [request.get("parent")]})
     children, _ = kill.members_of(request)
-    if not parents or not _await_reaped(parents[0], children, limit.within(_REAPS_S)):
+    grace = float(request.get("grace", _REAPS_S))
+    if not parents or not _await_reaped(parents[0], children, limit.within(grace)):
         return {"ok": True, "changed": False, "detail": "nobody keeps a dead child"}
     pid, start = parents[0]
     why = _not_this_one(pid, start, children, request)
@@ -40,7 +41,11 @@ def end_zombie_parent(request: "dict[str, Any]") -> "dict[str, Any]":
     if not kill.is_gone(pid, start):
         return {"ok": False, "changed": True, "detail": kill.survivor(pid, start)}
     still = ", ".join("%d" % child for child, _ in left)
-    return {"ok": not left, "changed": True, "detail": "pid %d ended%s" % (pid, "; still there: " + still if left else "")}
+    return {
+        "ok": not left,
+        "changed": True,
+        "detail": "pid %d ended%s" % (pid, "; still there: " + still if left else ""),
+    }
 
 
 def _await(true: "Any", limit: Limit) -> bool:

@@ -20,7 +20,7 @@ def child_of(pid: int) -> int:
 
 def ask(agent, parent, child, **more):
     who = [BOOT, parent.pid, start_of(parent.pid)]
-    words = {"parent": who, "members": [[BOOT, child, start_of(child)]], "deadline": 8.0, **more}
+    words = {"parent": who, "members": [[BOOT, child, start_of(child)]], "deadline": 3.0, "grace": 0.3, **more}
     return agent("end_zombie_parent", **words).one("done")
 
 
@@ -35,7 +35,7 @@ def test_a_parent_that_keeps_its_dead_ends_and_they_are_reaped(code, start, agen
 
 def test_one_that_reaps_is_left(start, agent):
     parent = start(REAPS)
-    done = ask(agent, parent, child_of(parent.pid))
+    done = ask(agent, parent, child_of(parent.pid), grace=20.0, deadline=30.0)
     assert done.flag("ok") and not done.flag("changed") and parent.poll() is None, done.raw
 
 

@@ -208,7 +208,8 @@ def _guest_words(
         case EndMpsClient(client=client, server=server):
             return f"ask MPS server {server.pid} to end its client {client.pid}"
         case EndZombieParent(parent=parent, children=children):
-            return f"end pid {parent.pid} if it does not reap {len(children)} dead children"
+            dead = "its dead child" if len(children) == 1 else f"its {len(children)} dead children"
+            return f"end pid {parent.pid} if it does not reap {dead}"
         case AskServer(urls=urls):
             return f"send one real request to {', '.join(urls)}"
         case SuspendAutostart(name=name, manager=manager):
