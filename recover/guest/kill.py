@@ -199,6 +199,7 @@ def send(request: "dict[str, Any]") -> "dict[str, Any]":
     else:
         rows = table()
         if rounds > 1 and descendants(rows, known, _spared(rows, request), sessions):
+            told.endless = True
             told.log.append("new ones come as fast as they are ended")
     return told.answer(str(request["signal"]))
 
@@ -206,13 +207,16 @@ def send(request: "dict[str, Any]") -> "dict[str, Any]":
 class _Told:
     def __init__(self, gone: int) -> None:
         self.sent, self.gone, self.refused, self.failed = 0, gone, 0, 0
+        self.endless = False
         self.log = []  # type: list[str]
 
     def answer(self, name: str) -> "dict[str, Any]":
         detail = "%s sent to %d, %d already gone" % (name, self.sent, self.gone)
         if self.refused or self.failed:
             detail += ", %d refused, %d failed" % (self.refused, self.failed)
-        ok = not self.refused and not self.failed
+        if self.endless:
+            detail += "; new ones come as fast as they are ended"
+        ok = not self.refused and not self.failed and not self.endless
         return {"ok": ok, "changed": self.sent > 0, "detail": detail, "log": self.log[:200]}
 
 

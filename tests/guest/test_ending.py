@@ -106,6 +106,15 @@ def test_a_chain_that_respawns_is_ended_or_said(start, sweep):
     done = actuator.perform(Signal("g", (member(child.pid),), "KILL"))
     assert time.monotonic() - began < 30
     assert gone_within(child.pid, 1.0) or "as fast as they are ended" in " ".join(done.log) or not done.changed
+    assert done.ok is ("as fast as they are ended" not in done.detail), "what is not ended is not said to be"
+
+
+def test_an_endless_bomb_is_no_success(monkeypatch):
+    """Forced: each look finds a new descendant that was not there before."""
+    numbers = iter(range(900_000, 901_000))
+    monkeypatch.setattr(kill, "descendants", lambda *_: [(next(numbers), 1)])
+    told = kill.send({"signal": "KILL", "members": [[BOOT, 899_999, 1]], "descendants": True})
+    assert not told["ok"] and told["detail"].endswith("new ones come as fast as they are ended"), told
 
 
 def test_what_belongs_to_others_is_spared_with_all_that_it_started(start, sweep, tmp_path):
