@@ -45,10 +45,13 @@ class CombinedObserver:
         self._hung: frozenset[str] = frozenset()
 
     def look(self) -> Snapshot:
-        with ThreadPoolExecutor(2, thread_name_prefix="look") as pool:
-            asked = pool.submit(self._ask_guest)
-            seen = pool.submit(self._ask_hypervisor)
-            guest, (hypervisor, host) = asked.result(), seen.result()
+        if self._hypervisor is None:  # a fleet's looks are many, and a thread that asks nobody costs as much as one
+            guest, (hypervisor, host) = self._ask_guest(), self._ask_hypervisor()
+        else:
+            with ThreadPoolExecutor(1, thread_name_prefix="look") as pool:
+                asked = pool.submit(self._ask_hypervisor)
+                guest = self._ask_guest()
+                hypervisor, host = asked.result()
         unasked = self._hung
         self._remember(guest)
         now = self._clock.now()

@@ -179,7 +179,7 @@ T = TypeVar("T")
 # -- (c) the exporter: what a node costs whose connection stays
 
 
-def periods(count: int = 100, period_s: int = 10, rounds: int = 3) -> list[Measure]:
+def periods(count: int = 50, period_s: int = 15, rounds: int = 3) -> list[Measure]:
     with fleet(count) as there:
         config = there.key.parent / "config.toml"
         config.write_text(there.config())
@@ -189,9 +189,9 @@ def periods(count: int = 100, period_s: int = 10, rounds: int = 3) -> list[Measu
         with errors.open("wb") as file:
             running = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=file)
         try:
-            url = _await(lambda: re.search(r"http://\S+", errors.read_text()), 60.0).group()
-            first = _await(lambda: _after(url, 2 * count), 60.0 + 4 * period_s)
-            last = _await(lambda: _after(url, int(first["looks"]) + rounds * count), 60.0 + 4 * rounds * period_s)
+            url = _await(lambda: re.search(r"http://\S+/metrics", errors.read_text()), 60.0).group()
+            first = _await(lambda: _after(url, 2 * count), 240.0)
+            last = _await(lambda: _after(url, int(first["looks"]) + rounds * count), 480.0)
         finally:
             running.terminate()
             running.wait(60)
@@ -208,7 +208,7 @@ def _await(ask: Callable[[], T | None], seconds: float) -> T:
         with contextlib.suppress(OSError):
             if (found := ask()) is not None:
                 return found
-        time.sleep(0.2)
+        time.sleep(3.0)  # each scrape costs the exporter as much as a look
     raise Broke(f"the exporter did not do its work within {seconds:.0f} s")
 
 

@@ -203,4 +203,7 @@ def _at(entries: Sequence[Entry], is_it: Callable[[Entry], bool]) -> float:
 
 
 def load() -> str:
-    return f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, Python {sys.version.split()[0]}"
+    processes = sum(name.isdigit() for name in os.listdir("/proc"))
+    return (
+        f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, {processes} processes, Python {sys.version.split()[0]}"
+    )
