@@ -112,6 +112,13 @@ def field(nv: "Any", handle: "Any", number: int) -> int:
     return int(value.value.uiVal)
 
 
+def fabric(nv: "Any", handle: "Any") -> "list[int]":
+    """[state, nvmlReturn_t of its making]. State 0: none, 1: not started, 2: in progress, 3: completed."""
+    info = nv.c_nvmlGpuFabricInfo_v2_t()
+    nv.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
+    return [int(info.state), int(info.status)]
+
+
 def questions(nv: "Any", handle: "Any", major: "Optional[int]") -> "list[tuple[str, Callable[[], Any]]]":
     """In the order in which they are asked: identity and the verdict first, what is only nice to know last."""
 
@@ -136,6 +143,7 @@ def questions(nv: "Any", handle: "Any", major: "Optional[int]") -> "list[tuple[s
         ("util", lambda: nv.nvmlDeviceGetUtilizationRates(handle).gpu),
         ("remap", lambda: list(nv.nvmlDeviceGetRemappedRows(handle))),
         ("ecc", lambda: nv.nvmlDeviceGetTotalEccErrors(handle, 1, 0)),  # uncorrected, volatile
+        ("fabric", lambda: fabric(nv, handle)),
         ("virt", lambda: nv.nvmlDeviceGetVirtualizationMode(handle)),
         ("width", lambda: nv.nvmlDeviceGetCurrPcieLinkWidth(handle)),
         ("width_max", lambda: nv.nvmlDeviceGetMaxPcieLinkWidth(handle)),

@@ -69,6 +69,8 @@ class Gpu:
     remap_failed: Reading[bool] = NOT_ASKED
     ecc_uncorrected: Reading[int] = NOT_ASKED
     virtualisation: Reading[str] = NOT_ASKED  # none | passthrough | vgpu | host-vgpu | host-vsga
+    fabric: Reading[str] = NOT_ASKED  # NVLink fabric: none | not started | in progress | completed | failed (words)
+    pages_pending: Reading[bool] = NOT_ASKED  # before Ampere: pages that the next reset retires
     shares_system_memory: bool = False  # Grace: freed pages stay with the OS, `used` proves nothing
     pci_ids: str = ""  # vendor:device from sysfs, e.g. "10de:2bb1"
     extra: tuple[tuple[str, str], ...] = field(default=())  # what else was read, for the evidence

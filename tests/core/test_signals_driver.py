@@ -327,3 +327,29 @@ def test_nvswitch_errors() -> None:
     assert finding(once(fatal), "sxid").cure is Scope.VM
     assert finding(once(b.healthy_snapshot(kernel=b.kernel(line.format(23001, "Fatal")))), "sxid").cure is None
     assert once(b.healthy_snapshot(kernel=b.kernel(line.format(12001, "Non-fatal")))).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("state", "signal", "cure"),
+    [("not started", "fabric-not-ready", None), ("in progress", "fabric-not-ready", None),
+     ("failed (NVML 999: unknown error)", "fabric-broken", Scope.GPU)],
+)  # fmt: skip
+def test_a_fabric_that_is_not_made_keeps_a_gpu_from_cuda(state: str, signal: str, cure: Scope | None) -> None:
+    snapshot = with_gpu(fabric=Known(state))
+    assert once(snapshot).findings == ()
+    assert finding(stuck(snapshot), signal).cure is cure
+    young = replace(snapshot, guest=replace(snapshot.guest, mark=Mark(b.BOOT, 60.0)))  # type: ignore[type-var]
+    assert signals(stuck(young, 8)) == []
+
+
+def test_a_fabric_that_is_none_or_made_or_in_use_is_no_fault() -> None:
+    for word in ("none", "completed"):
+        assert stuck(with_gpu(fabric=Known(word))).findings == ()
+    assert stuck(with_gpu(fabric=UNKNOWN)).findings == ()
+    serving = tuple(replace(g, fabric=Known("in progress")) for g in b.serving_gpus())
+    assert signals(stuck(b.serving_snapshot(gpus=serving))) == []
+
+
+def test_pages_that_wait_for_a_reset() -> None:
+    assert finding(once(with_gpu(pages_pending=Known(True))), "row-remap-pending").cure is Scope.GPU
+    assert once(with_gpu(pages_pending=Known(False))).findings == ()

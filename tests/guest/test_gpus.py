@@ -167,3 +167,11 @@ def test_without_the_library_the_tool_speaks(machine, monkeypatch, tmp_path):
     guest = look(machine)
     assert driver(guest).source == "nvidia-smi"
     assert gpus(guest)[0].used_mib == Known(500)
+
+
+def test_the_state_of_the_nvlink_fabric(machine):
+    for slot, (state, status) in enumerate([(0, 0), (1, 0), (2, 0), (3, 0), (3, 999)]):
+        machine.state.set(slot, fabric_state=state, fabric_status=status)
+    found = look(machine).gpus.value
+    words = [gpu.fabric.value for gpu in found[:5]]
+    assert words == ["none", "not started", "in progress", "completed", "failed (NVML 999: unknown error)"]

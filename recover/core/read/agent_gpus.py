@@ -162,6 +162,8 @@ def _gpu(row: Row, pci: dict[str, Row], others_hang: bool) -> Gpu:
         remap_pending=answer(row, "remap", lambda v: _on(v[2]) if isinstance(v, list) and len(v) > 3 else None),
         remap_failed=answer(row, "remap", lambda v: _on(v[3]) if isinstance(v, list) and len(v) > 3 else None),
         ecc_uncorrected=answer(row, "ecc", whole_number),
+        fabric=answer(row, "fabric", fabric),
+        pages_pending=answer(row, "retired_pending", _on),
         virtualisation=map_known(answer(row, "virt", whole_number), lambda n: _VIRTUALISATION.get(n, f"mode {n}")),
         shares_system_memory=_SHARED.search(known_or(name, "")) is not None,
         pci_ids="10de:" + slot.text("device").removeprefix("0x") if slot.text("device") else "",
@@ -174,6 +176,19 @@ def action(number: int) -> RecoveryAction:
         return RecoveryAction(number)
     except ValueError:
         return RecoveryAction.OTHER
+
+
+_FABRIC = {0: "none", 1: "not started", 2: "in progress", 3: "completed"}
+
+
+def fabric(value: object) -> str | None:
+    """The state of the GPU's NVLink fabric; a completed one that did not succeed has failed."""
+    numbers = [whole_number(item) for item in value] if isinstance(value, list) else []
+    if len(numbers) != 2 or numbers[0] not in _FABRIC or numbers[1] is None:
+        return None
+    if numbers[0] == 3 and numbers[1] != 0:
+        return f"failed ({words(numbers[1])})"
+    return _FABRIC[numbers[0]]
 
 
 def _extra(row: Row) -> tuple[tuple[str, str], ...]:

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 from recover.core.clean import clean
 from recover.core.read.procfs import bus_id
 from recover.model.gpu import Condition, Gpu, GpuProcess, RecoveryAction
-from recover.model.reading import Known, Reading, Unknown, Why, known_or
+from recover.model.reading import Known, Reading, Unknown, Why, known_or, map_known
 
 _LOST = re.compile(r"GPU is lost", re.I)
 _RESET = re.compile(r"GPU requires reset|reset required", re.I)
@@ -136,6 +136,8 @@ def _gpu(index: int, node: ElementTree.Element) -> Gpu:
         remap_pending=yes(node, "remapped_rows/remapped_row_pending"),
         remap_failed=yes(node, "remapped_rows/remapped_row_failure"),
         ecc_uncorrected=_ecc(node),
+        fabric=map_known(words(node, "fabric/state"), str.lower),
+        pages_pending=yes(node, "retired_pages/pending_retirement", "retired_pages/pending_blacklist"),
         virtualisation=virtual if isinstance(virtual, Unknown) else Known(_virtual(virtual.value)),
         shares_system_memory=re.search(r"\bG[HB](?:10|200|300)\b", known_or(name, "")) is not None,
     )

@@ -19,6 +19,7 @@ SIGNALS: tuple[Callable[[Look], Signs], ...] = (
     driver.remapping,
     missing.missing_gpus,
     missing.link_width,
+    driver.fabric,
     driver.switches,
     modules.stuck_unload,
     driver.reset_hint,

@@ -229,6 +229,27 @@ def remapping(look: Look) -> Signs:
         elif gpu.remap_pending == Known(True):
             says = "has a row remap pending, which its next reset applies"
             yield on_gpu("row-remap-pending", gpu, says, Scope.GPU)
+        elif gpu.pages_pending == Known(True):
+            yield on_gpu("row-remap-pending", gpu, "has pages to retire, which its next reset does", Scope.GPU)
+
+
+def fabric(look: Look) -> Signs:
+    """A GPU that belongs to an NVLink fabric can't be used before that is made: CUDA answers 802.
+
+    It takes minutes after a boot (nvrc issue 159). What works on the GPU proves that it is usable all the same.
+    """
+    for gpu in look.gpus:
+        state = gpu.fabric.value if isinstance(gpu.fabric, Known) else ""
+        sick = state in ("not started", "in progress") or state.startswith("failed")
+        used = bool(look.listed(gpu)) or any(not group.protected for group in look.groups_on(uuid_of(gpu)))
+        if gpu.condition is Condition.ANSWERS and sick and not used:
+            says = f"is not ready for CUDA: its NVLink fabric is {state}"
+            if state.startswith("failed"):
+                hint = "reset all GPUs between the fabric manager's stop and start (nccl issue 1488)"
+                finding = on_gpu("fabric-broken", gpu, says, Scope.GPU, hint)
+            else:
+                finding = on_gpu("fabric-not-ready", gpu, says, None, "look at the fabric manager")
+            yield watch(f"fabric:{uuid_of(gpu)}", 0, 1, look.ripens(), finding)
 
 
 def switches(look: Look) -> Signs:
