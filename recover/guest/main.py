@@ -77,6 +77,7 @@ def look(request: "dict[str, Any]") -> None:
     cgroups = {rows[pid]["cgroup"] for pid in deep.holders(found) if pid in rows}
     guarded("services", services.look, request.get("services") or (), sorted(cgroups), rows, limit)
     guarded("pods", system.pods, sorted(cgroups))
+    guarded("memory-limits", system.memory_limits, sorted(cgroups))
     guarded("boot", restart.look, limit)
     guarded("mps", mps.look, rows, limit)
     timeout = float(request.get("health_timeout") or health.TIMEOUT_S)

@@ -213,6 +213,38 @@ def pods(cgroups: "list[str]") -> None:
         emit("pods", list=found[:500])
 
 
+def memory_limits(cgroups: "list[str]") -> None:
+    """For each control group the tightest limit above it, what is used there, and how often the OOM killer came."""
+    found = []
+    for cgroup in cgroups[:64]:
+        path, best = cgroup.rstrip("/"), None  # type: str, Optional[dict[str, Any]]
+        while path.strip("/"):
+            row = _limit_of(path)
+            if row is not None and (best is None or row["limit"] < best["limit"]):
+                best = row
+            path = path.rpartition("/")[0]
+        if best is not None:
+            found.append(dict(best, of=cgroup))
+    if found:
+        emit("memory-limits", list=found)
+
+
+def _limit_of(path: str) -> "Optional[dict[str, Any]]":
+    """MiB. Version 2 first, then the memory controller of version 1, whose "no limit" is a huge number."""
+    for root, limit, used, events in (
+        ("", "memory.max", "memory.current", "memory.events"),
+        ("/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "memory.oom_control"),
+    ):
+        folder = at("/sys/fs/cgroup%s%s/" % (root, path))
+        size = read_or(folder + limit).strip()
+        if size.isdigit() and int(size) < 1 << 60:
+            kills = re.search(r"^oom_kill (\d+)$", read_or(folder + events), re.M)
+            now = read_or(folder + used).strip()
+            return {"path": path, "limit": int(size) >> 20, "used": int(now) >> 20 if now.isdigit() else 0,
+                    "oom_kills": int(kills.group(1)) if kills else 0}  # fmt: skip
+    return None
+
+
 def _link(path: str) -> str:
     try:
         return os.readlink(path)

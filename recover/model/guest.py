@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from recover.model.contact import Failure
 from recover.model.gpu import NOT_ASKED, Driver, Gpu
-from recover.model.memory import KernelLine, Leftover, Ram
+from recover.model.memory import KernelLine, Leftover, MemoryLimit, Ram
 from recover.model.process import Process, ServerAnswer
 from recover.model.reading import Reading
 
@@ -134,6 +134,7 @@ class Guest:
     mps: tuple[MpsClient, ...] = ()
     stuck_fuse: tuple[FuseMount, ...] = ()
     modules: Reading[tuple[Module, ...]] = NOT_ASKED
+    memory_limits: tuple[MemoryLimit, ...] = ()  # of the control groups that hold a GPU
     pods: tuple[tuple[str, str], ...] = ()  # (uid, "namespace/name") of Kubernetes pods that hold a GPU
     through: str = ""  # the node that a container was looked at through, and why; empty: it answered by itself
 

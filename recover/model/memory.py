@@ -87,3 +87,14 @@ class KernelLine:
 
     usec: int
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """The tightest memory limit over a control group: that of itself or of one above it."""
+
+    cgroup: str
+    path: str  # whose limit it is
+    limit_mib: int
+    used_mib: int
+    oom_kills: int  # how many processes below `path` the kernel's OOM killer has ended

@@ -15,7 +15,7 @@ from recover.core.past import Past
 from recover.model.gpu import Condition, Driver, GpuProcess, RecoveryAction
 from recover.model.guest import GuestIdentity, Mark
 from recover.model.hypervisor import HostPci, VmConfig
-from recover.model.memory import Leftover, LeftoverKind
+from recover.model.memory import Leftover, LeftoverKind, MemoryLimit
 from recover.model.process import Process
 from recover.model.reading import Known, Unknown, Why
 from recover.model.snapshot import Snapshot
@@ -323,3 +323,14 @@ def test_nvrc_159_eight_gpus_need_minutes_after_a_start() -> None:
     """120 s were too short, 600 s were enough: who judges a young guest calls a slow boot a failed recovery."""
     young = b.healthy_snapshot(gpus=b.gpus(4), mark=Mark(b.BOOT, 120.0))
     assert told(stuck(young, 4, past=Past())) == []
+
+
+def test_sglang_pr_20287_the_memory_limit_is_told_with_the_dead_server() -> None:
+    """Who starts it again with the same host memory meets the same limit."""
+    snapshot = b.serving_snapshot(processes=rank_lost(5), servers=())
+    limit = MemoryLimit(b.UNIT_CGROUP, "/system.slice", 65_536, 65_000, 3)
+    limited = replace(snapshot, guest=replace(snapshot.guest, memory_limits=(limit,)))  # type: ignore[type-var]
+    (found,) = [f for f in stuck(limited, 2).findings if f.signal == "dead-group"]
+    assert "memory limit 64.0 GiB on /system.slice" in found.evidence[-1] and "3 processes" in found.evidence[-1]
+    (plain,) = [f for f in stuck(snapshot, 2).findings if f.signal == "dead-group"]
+    assert not any("limit" in line for line in plain.evidence)

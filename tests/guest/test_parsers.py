@@ -56,3 +56,25 @@ def test_pods_by_their_log_folders(
     assert json.loads(capfd.readouterr().out)["list"] == [[uid, "team-a", "vllm-0"]]
     system.pods(["/system.slice/x.service"])
     assert capfd.readouterr().out == ""
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_tightest_memory_limit_over_a_group(
+    version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "sys/fs/cgroup" / ("memory" if version == 1 else "")
+    names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.oom_control") if version == 1 else (
+        "memory.max", "memory.current", "memory.events")  # fmt: skip
+    for path, limit, kills in (("pod", 64 << 30, 3), ("pod/box", None, 3), ("free", None, 0)):
+        (root / path).mkdir(parents=True)
+        none = str(0x7FFFFFFFFFFFF000) if version == 1 else "max"
+        for name, text in zip(
+            names, (str(limit) if limit else none, str(60 << 30), f"oom 9\noom_kill {kills}\n"), strict=True
+        ):
+            (root / path / name).write_text(text + "\n")
+    monkeypatch.setattr(wire, "ROOT", str(tmp_path))
+    system.memory_limits(["/pod/box", "/free", "/"])
+    (line,) = capfd.readouterr().out.splitlines()
+    assert json.loads(line)["list"] == [
+        {"path": "/pod", "limit": 65536, "used": 61440, "oom_kills": 3, "of": "/pod/box"},
+    ]

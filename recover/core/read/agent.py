@@ -67,6 +67,7 @@ def read_guest(stdout: bytes) -> Guest | None:
         boot=agent_system.boot(report),
         mps=agent_system.mps(report),
         pods=agent_system.pods(report),
+        memory_limits=agent_system.memory_limits(report),
         stuck_fuse=agent_system.stuck_fuse(report),
         modules=agent_system.modules(report),
     )

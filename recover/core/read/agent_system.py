@@ -7,6 +7,7 @@ import re
 from recover.core.clean import clean
 from recover.core.read.report import Report
 from recover.model.guest import BootFacts, FuseMount, Inhibitor, Module, MpsClient
+from recover.model.memory import MemoryLimit
 from recover.model.reading import Known, Reading
 
 
@@ -45,6 +46,15 @@ def pods(report: Report) -> tuple[tuple[str, str], ...]:
         if len(words) == 3 and all(_NAME.fullmatch(word) for word in words):
             found.append((words[0], f"{words[1]}/{words[2]}"))
     return tuple(found)
+
+
+def memory_limits(report: Report) -> tuple[MemoryLimit, ...]:
+    row = report.one("memory-limits")
+    return tuple(
+        MemoryLimit(i.text("of"), i.text("path"), i.number("limit"), i.number("used"), i.number("oom_kills"))
+        for i in (row.rows("list") if row is not None else ())
+        if i.number("limit") > 0
+    )
 
 
 def mps(report: Report) -> tuple[MpsClient, ...]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from recover.core.engines import BY_NAME, OTHER
 from recover.core.groups import fingerprint
-from recover.core.look import Gap, Look, Signs
+from recover.core.look import Gap, Look, Signs, gib
 from recover.core.ranks import dead_finding, hung_finding
 from recover.model.process import Group, Health, Rank
 from recover.model.verdict import Finding
@@ -16,7 +16,20 @@ def dead_group(look: Look) -> Signs:
     """A group without its main process or without some of its ranks: what is left only holds memory."""
     for group in look.groups:
         if group.health is Health.DEAD:
-            yield dead_finding(group, group.why)
+            found = dead_finding(group, group.why)
+            yield replace(found, evidence=(*found.evidence, *_limit(look, group)))
+
+
+def _limit(look: Look, group: Group) -> tuple[str, ...]:
+    """What a memory limit over the group may have had to do with its end; its restart meets the same limit."""
+    cgroups = {part.process.cgroup for part in look.parts[group.key]}
+    limits = look.guest.memory_limits if look.guest is not None else ()
+    return tuple(
+        f"memory limit {gib(one.limit_mib)} on {one.path}, {gib(one.used_mib)} used, "
+        f"{one.oom_kills} processes ended by the OOM killer there"
+        for one in limits
+        if one.cgroup in cgroups
+    )[:1]
 
 
 def hung_group(look: Look) -> Signs:
