@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 import shutil
 import socket
 import subprocess
@@ -27,7 +28,8 @@ from recover.edge.exporter import Board, Server
 from recover.edge.simulated import FAULTS, SimulatedClock, SimulatedMachine
 from recover.model.ladder import Limits
 
-CACHED = Path.home() / ".cache/gpu-recover-tests/promtool/promtool"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+CACHED = CACHE / "gpu-recover-tests/promtool/promtool"  # where `tools/setup lab` puts it
 
 
 def seen(name: str, fault: str) -> Checked:

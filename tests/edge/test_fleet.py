@@ -1,4 +1,4 @@
-"""How many files a fleet may have open: the soft limit is raised as far as it is needed, and what does not fit is said."""
+"""How many files a fleet may open: the soft limit is raised as far as it is needed, and what does not fit is said."""
 
 from __future__ import annotations
 

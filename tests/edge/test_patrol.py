@@ -109,6 +109,15 @@ def test_one_that_hangs_is_late_once_and_delays_no_other(nodes: Nodes) -> None:
     assert nodes.told("hung2") == [nodes.told("hung2")[0]]
 
 
+def test_one_that_takes_long_gives_its_place_to_others(nodes: Nodes) -> None:
+    nodes.hold("long")
+    with walking(nodes, "long", "a", width=1, patience=0.05):
+        until(lambda: nodes.asked["long"] == 1 and nodes.asked["a"] > 5)
+        assert nodes.told("long") == []
+        nodes.held["long"].set()
+        until(lambda: nodes.told("long") != [])
+
+
 def test_no_more_at_once_than_there_are_places(nodes: Nodes) -> None:
     names = [f"n{number}" for number in range(20)]
     nodes.hold(*names)

@@ -90,6 +90,17 @@ def test_who_greets_without_end_is_not_listened_to(serve: Callable[[Answer], Ser
     assert sent < 1 << 26
 
 
+def test_a_handshake_that_failed_leaves_no_thread(serve: Callable[[Answer], Server]) -> None:
+    """The library's own timer would stay for 45 s here."""
+    before = set(threading.enumerate())
+    shell = at(serve(lambda peer: peer.sendall(b"SSH-2.0-x\r\n" + bytes(4096))).port, banner_timeout=20.0)
+    assert why(shell) is Failure.DIED
+    until = time.monotonic() + 20
+    while timers := [t for t in set(threading.enumerate()) - before if isinstance(t, threading.Timer)]:
+        assert time.monotonic() < until, timers
+        time.sleep(0.02)
+
+
 def test_refused() -> None:
     assert why(at(free_port())) is Failure.REFUSED
 
