@@ -5,6 +5,7 @@ Threads are daemons, because a look that hangs must not keep the process alive e
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import threading
 import time
@@ -51,8 +52,9 @@ def descriptors(targets: int, jobs: int) -> Room:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         more = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         if more > soft:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
-            soft = more
+            with contextlib.suppress(OSError, ValueError):  # a sandbox may forbid even this
+                resource.setrlimit(resource.RLIMIT_NOFILE, (more, hard))
+                soft = more
     if soft == resource.RLIM_INFINITY or soft >= wanted:
         return Room(jobs, True)
     fits = max(1, (soft - _OURS) // _EACH)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -168,9 +169,10 @@ def _checking(there: Nodes, size: int) -> Callable[[], Cost]:
     def check() -> Cost:
         with tempfile.NamedTemporaryFile() as out:
             seen = cost(argv, codes=range(4), stdout=out.name)
-            reached = Path(out.name).read_text().count('"reached": true')
-        if reached != size:
-            raise Broke(f"{reached} of {size} nodes were reached")
+            targets = json.loads(Path(out.name).read_text())["targets"]
+        lost = [f"{one['target']}: {one['why']}" for one in targets if not one["reached"]]
+        if lost or len(targets) != size:
+            raise Broke(f"{len(lost)} of {size} nodes were not reached: {', '.join(lost[:3])}")
         return seen
 
     return check
