@@ -92,7 +92,7 @@ KbdInteractiveAuthentication no
 PrintMotd no
 PrintLastLog no
 MaxStartups 500:30:1000
-SetEnv PATH={PATH}
+SetEnv SHLVL=2 PATH={PATH}
 Subsystem sftp internal-sftp
 """,
     )

@@ -196,7 +196,7 @@ class Machine:
             "hostname": (f"{self.name}\n".encode(), 0o644),
             "host_key": ((self.folder / "host_key").read_bytes(), 0o600),
             "authorized_keys": ((self.folder / "id_ed25519.pub").read_bytes(), 0o600),
-            "sshd_config": ((_SSHD + f"SetEnv PATH={kind.path}:{PATH} {kind.environment}\n").encode(), 0o644),
+            "sshd_config": ((_SSHD + f"SetEnv SHLVL=2 PATH={kind.path}:{PATH} {kind.environment}\n").encode(), 0o644),
             "acpi/PWRF/00000080": (_POWER_BUTTON.encode(), 0o755),
             **kind.files,
         }

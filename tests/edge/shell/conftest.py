@@ -22,6 +22,9 @@ import pytest
 from recover.edge.shell import SshSettings, SshShell
 
 HERE = "127.0.0.1"
+# bash reads ~/.bashrc for a command of sshd's only at the first shell level. Whose tests run here must not matter: what
+# is ended in the middle of it leaves pyenv's lock behind, and then each later command waits a minute for that.
+NO_STARTUP_FILES = "SHLVL=2"
 
 
 def keygen(*words: str | Path) -> None:
@@ -122,8 +125,10 @@ def sshd_in(
     known = folder / "known_hosts"
     known.write_text("".join(f"[{HERE}]:{port} {public(host)}\n" for host in host_keys))
     config = folder / "sshd_config"
+    env = [option for option in options if option.startswith("SetEnv ")]
+    rest = [option for option in options if not option.startswith("SetEnv ")]
     config.write_text("\n".join([
-        *options, f"ListenAddress {HERE}:{port}", *(f"HostKey {host}" for host in host_keys), "UsePAM no",
+        " ".join([*(env or ["SetEnv"]), NO_STARTUP_FILES]), *rest, f"ListenAddress {HERE}:{port}", *(f"HostKey {host}" for host in host_keys), "UsePAM no",
         "StrictModes no", f"AuthorizedKeysFile {authorized}", f"PidFile {folder}/sshd.pid", "PasswordAuthentication no",
         "KbdInteractiveAuthentication no", "PermitRootLogin yes", "MaxStartups 500:30:1000", "LogLevel VERBOSE", "",
     ]))  # fmt: skip
