@@ -128,7 +128,8 @@ def sshd_in(
     env = [option for option in options if option.startswith("SetEnv ")]
     rest = [option for option in options if not option.startswith("SetEnv ")]
     config.write_text("\n".join([
-        " ".join([*(env or ["SetEnv"]), NO_STARTUP_FILES]), *rest, f"ListenAddress {HERE}:{port}", *(f"HostKey {host}" for host in host_keys), "UsePAM no",
+        " ".join([*(env or ["SetEnv"]), NO_STARTUP_FILES]), *rest,
+        f"ListenAddress {HERE}:{port}", *(f"HostKey {host}" for host in host_keys), "UsePAM no",
         "StrictModes no", f"AuthorizedKeysFile {authorized}", f"PidFile {folder}/sshd.pid", "PasswordAuthentication no",
         "KbdInteractiveAuthentication no", "PermitRootLogin yes", "MaxStartups 500:30:1000", "LogLevel VERBOSE", "",
     ]))  # fmt: skip
