@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
-
 from recover.core.budget.commands import Found, contained
 from recover.core.budget.model import Problem
 from recover.core.budget.options import Word
@@ -49,6 +47,8 @@ def is_compose(text: str) -> bool:
 
 def load_yaml(text: str, name: str) -> Any:
     """The document. Raises Problem with the place of what is wrong."""
+    import yaml  # few launches come in YAML, and it takes longer to load than all else here
+
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
