@@ -17,7 +17,7 @@ GPU_S = 5.0
 
 
 def look(machine: Machine, **fields: object) -> Guest:
-    settings = ProbeSettings(gpu_deadline_s=GPU_S, root=str(machine.root))
+    settings = ProbeSettings(gpu_deadline_s=GPU_S, health_ports=False, root=str(machine.root))
     guest = GuestProbe(LocalShell(), settings).look(deadline=120.0, **fields)
     assert isinstance(guest, Guest), guest
     return guest
@@ -54,7 +54,7 @@ def test_eight_idle_gpus(machine):
 @pytest.mark.parametrize("python", pythons())
 def test_every_python_reads_the_same(machine, python):
     machine.state.attach(4242, 80000, gpu=1)
-    settings = ProbeSettings(pythons=(python,), root=str(machine.root))
+    settings = ProbeSettings(pythons=(python,), health_ports=False, root=str(machine.root))
     guest = GuestProbe(LocalShell(), settings).look(deadline=120.0)
     assert isinstance(guest, Guest)
     seen = gpus(guest)[1]
@@ -119,7 +119,7 @@ def test_a_driver_that_refuses_is_data(machine, code, says):
 
 
 def test_a_late_answer_proves_nothing_when_no_time_was_left(machine):
-    settings = ProbeSettings(gpu_deadline_s=60.0, root=str(machine.root))
+    settings = ProbeSettings(gpu_deadline_s=60.0, health_ports=False, root=str(machine.root))
     guest = GuestProbe(LocalShell(), settings).look(deadline=25.0)
     assert isinstance(guest, Guest) and guest.complete
     assert isinstance(guest.gpus, Unknown) and isinstance(guest.driver, Unknown)
