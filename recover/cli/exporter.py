@@ -5,6 +5,7 @@ Looks follow its own period and never a scrape. It is given eyes only: there is 
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import signal
 import threading
@@ -107,6 +108,13 @@ def _signals() -> Iterator[queue.SimpleQueue[int]]:
             signal.signal(number, old)
 
 
+def _next(asked: queue.SimpleQueue[int]) -> int:
+    """The next signal. A wait without end would miss one whose handler has not run yet when the wait begins."""
+    while True:
+        with contextlib.suppress(queue.Empty):
+            return asked.get(timeout=0.5)
+
+
 @dataclass(slots=True)
 class _Exporter:
     """One process of it, from its first look to its end."""
@@ -141,7 +149,7 @@ class _Exporter:
         thread.start()
         note(f"gpu-recover exporter: {server.url}/metrics, {self._about(len(posts))}")
         try:
-            while asked.get() == signal.SIGHUP:
+            while _next(asked) == signal.SIGHUP:
                 opened = self._reload(opened, patrol, board)
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):  # whoever asks twice wants it at once
@@ -186,8 +194,8 @@ class _Exporter:
         self.good = True
         self.told.clear()
         self.watcher = fresh.watcher(fresh.herald())
+        board.keep(post.name for post in posts)  # before: a look of a target that goes may still be told
         patrol.post(posts)
-        board.keep(post.name for post in posts)
         if fresh is not opened:
             opened.close()
         note(f"gpu-recover exporter: configuration read anew, {self._about(len(posts))}")

@@ -34,11 +34,14 @@ class Board:
         self._lock = threading.Lock()
         self._samples: dict[str, tuple[Sample, ...]] = {}
         self._looked: dict[str, Sample] = {}
+        self._wanted: set[str] | None = None  # None: all
 
     def put(self, target: str, samples: Iterable[Sample]) -> None:
         """The time of the last look that came back stays when one did not: that it grows old is how it shows."""
         told = tuple(samples)
         with self._lock:
+            if self._wanted is not None and target not in self._wanted:
+                return
             at = next((sample for sample in told if sample[0] == _LOOK_AT), None)
             if at is not None:
                 self._looked[target] = at
@@ -47,9 +50,10 @@ class Board:
             self._samples[target] = told
 
     def keep(self, targets: Iterable[str]) -> None:
-        """Forget all others."""
+        """Forget all others, also those that are told of later."""
         wanted = set(targets)
         with self._lock:
+            self._wanted = wanted
             self._samples = {name: told for name, told in self._samples.items() if name in wanted}
             self._looked = {name: at for name, at in self._looked.items() if name in wanted}
 

@@ -128,6 +128,7 @@ def test_the_time_of_the_last_look_stays_when_one_does_not_come_back(board: Boar
     name = "gpu_recover_look_timestamp_seconds"
     assert after[name] == before[name] and after["gpu_recover_state"] == 3 and after["gpu_recover_up"] == 0
     board.keep(["node-mute"])
+    board.put("node-idle", samples(ALL[0]))
     assert at("node-idle") == {} and at("node-mute")
 
 
