@@ -8,37 +8,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from recover.model.act import (
-    Action,
-    AskServer,
-    AwaitBoot,
-    AwaitGone,
-    ClearMarker,
-    EndMpsClient,
-    EndZombieParent,
-    LoadDriver,
-    OnHost,
-    PlaceMarker,
-    RebootGuest,
-    RemoveLeftovers,
-    RescanPci,
-    ResetGpu,
-    ResetPci,
-    ResetVm,
-    RestoreAutostart,
-    RestoreResetMethod,
-    SetPersistence,
-    ShutdownVm,
-    Signal,
-    StartService,
-    StartVm,
-    StopService,
-    StopVm,
-    SuspendAutostart,
-    SyncDisks,
-    UnloadDriver,
-    WakeGpu,
-)
+from recover.model import act
 
 # In the guest and on the node: the agent's own deadline, and what connecting and its last word may take beyond it.
 SHORT_S = 30.0  # acts without a deadline of their own
@@ -59,56 +29,66 @@ OVER_S = 180.0
 LAST_WORDS_S = 30.0  # of these, what is kept for questions that are asked when all is over: a second each
 
 
-def worst_case_s(action: Action) -> float:
+def worst_case_s(action: act.Action) -> float:
     """The longest time that `action` may take before its own deadlines have ended it."""
     match action:
-        case ShutdownVm() | StopVm() | StartVm() | ResetVm():
-            return power_limit_s(action) * (2 if isinstance(action, StartVm) else 1) + OVER_S
-        case AwaitBoot(deadline_s=s):
+        case act.ShutdownVm() | act.StopVm() | act.StartVm() | act.ResetVm():
+            return power_limit_s(action) * (2 if isinstance(action, act.StartVm) else 1) + OVER_S
+        case act.AwaitBoot(deadline_s=s):
             return s + BOOT_SLACK_S
-        case ResetPci(deadline_s=s) | RescanPci(deadline_s=s) | RestoreResetMethod(deadline_s=s):
+        case act.ResetPci(deadline_s=s) | act.RescanPci(deadline_s=s) | act.RestoreResetMethod(deadline_s=s):
             return s + HOST_SLACK_S
-        case OnHost(do=inner):
+        case act.OnHost(do=inner):
             return agent_s(inner) + HOST_SLACK_S
-        case StartService(launch=launch, monitor=False) if launch:
+        case act.StartService(launch=launch, monitor=False) if launch:
             return CHECK_S + agent_s(action) + GUEST_SLACK_S
         case _:
             return agent_s(action) + GUEST_SLACK_S
 
 
-def power_limit_s(action: ShutdownVm | StopVm | StartVm | ResetVm) -> float:
+def power_limit_s(action: act.ShutdownVm | act.StopVm | act.StartVm | act.ResetVm) -> float:
     """Until when one try must have reached its goal. Of a start that PVE gave up there is a second one."""
     match action:
-        case ShutdownVm(deadline_s=s):
+        case act.ShutdownVm(deadline_s=s):
             return s + SHUTDOWN_MARGIN_S
-        case StopVm(deadline_s=s):
+        case act.StopVm(deadline_s=s):
             return max(s, STOP_LEAST_S)
-        case StartVm(timeout_s=s):
+        case act.StartVm(timeout_s=s):
             return s + START_MARGIN_S
-        case ResetVm(deadline_s=s):
+        case act.ResetVm(deadline_s=s):
             return s
         case _:
             assert_never(action)
 
 
-def agent_s(action: Action) -> float:
+def agent_s(action: act.Action) -> float:
     """The deadline that the agent is given for an act that it performs."""
     match action:
-        case AskServer(deadline_s=s) | EndZombieParent(deadline_s=s):
+        case act.AskServer(deadline_s=s) | act.EndZombieParent(deadline_s=s):
             return s
-        case StopService(deadline_s=s) | StartService(deadline_s=s):
+        case act.StopService(deadline_s=s) | act.StartService(deadline_s=s):
             return s + STATE_S
-        case AwaitGone(deadline_s=s) | ResetGpu(deadline_s=s) | SyncDisks(deadline_s=s) | RemoveLeftovers(deadline_s=s):
+        case (
+            act.AwaitGone(deadline_s=s)
+            | act.ResetGpu(deadline_s=s)
+            | act.SyncDisks(deadline_s=s)
+            | act.RemoveLeftovers(deadline_s=s)
+        ):
             return s
-        case WakeGpu(deadline_s=s) | EndMpsClient(deadline_s=s) | UnloadDriver(deadline_s=s) | LoadDriver(deadline_s=s):
+        case (
+            act.WakeGpu(deadline_s=s)
+            | act.EndMpsClient(deadline_s=s)
+            | act.UnloadDriver(deadline_s=s)
+            | act.LoadDriver(deadline_s=s)
+        ):
             return s
-        case ResetPci(deadline_s=s) | RescanPci(deadline_s=s) | RestoreResetMethod(deadline_s=s):
+        case act.ResetPci(deadline_s=s) | act.RescanPci(deadline_s=s) | act.RestoreResetMethod(deadline_s=s):
             return s
-        case RebootGuest() | SuspendAutostart() | RestoreAutostart():
+        case act.RebootGuest() | act.SuspendAutostart() | act.RestoreAutostart():
             return ASKING_S
-        case Signal() | SetPersistence() | PlaceMarker() | ClearMarker():
+        case act.Signal() | act.SetPersistence() | act.PlaceMarker() | act.ClearMarker():
             return SHORT_S
-        case ShutdownVm() | StopVm() | StartVm() | ResetVm() | AwaitBoot() | OnHost():
+        case act.ShutdownVm() | act.StopVm() | act.StartVm() | act.ResetVm() | act.AwaitBoot() | act.OnHost():
             raise ValueError(f"{type(action).__name__} is not the agent's")
         case _:
             assert_never(action)

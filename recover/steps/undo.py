@@ -9,40 +9,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from recover.model.act import (
-    Action,
-    AskServer,
-    AwaitBoot,
-    AwaitGone,
-    ClearMarker,
-    Due,
-    Duty,
-    EndMpsClient,
-    EndZombieParent,
-    LoadDriver,
-    OnHost,
-    PlaceMarker,
-    RebootGuest,
-    RemoveLeftovers,
-    RescanPci,
-    ResetGpu,
-    ResetPci,
-    ResetVm,
-    RestoreAutostart,
-    RestoreResetMethod,
-    SetPersistence,
-    ShutdownVm,
-    Signal,
-    StartService,
-    StartVm,
-    StopService,
-    StopVm,
-    SuspendAutostart,
-    SyncDisks,
-    UnloadDriver,
-    VmRef,
-    WakeGpu,
-)
+from recover.model import act
 from recover.model.guest import Guest
 from recover.model.hypervisor import Hypervisor, Task
 from recover.model.reading import Known
@@ -54,7 +21,7 @@ _STOPS = frozenset({"qmstop", "qmshutdown", "hastop", "vzstop", "vzshutdown"})
 _STARTS = frozenset({"qmstart", "hastart", "vzstart"})
 
 
-def vm_key(vm: VmRef) -> str:
+def vm_key(vm: act.VmRef) -> str:
     return f"vm:{vm.cluster}/{vm.vmid}"
 
 
@@ -70,103 +37,149 @@ def method_key(node: str, addresses: tuple[str, ...]) -> str:
     return f"reset-method:{node}/{addresses[0]}" + (f"+{len(addresses) - 1}" if len(addresses) > 1 else "")
 
 
-def duty(action: Action) -> Duty | None:
+def duty(action: act.Action) -> act.Duty | None:
     """What beginning `action` makes us owe."""
     match action:
-        case StopService(manager, name, monitor=monitor, uid=uid, launch=launch):
-            start = StartService(manager, name, monitor=monitor, uid=uid, launch=launch)
-            due = Due.AT_ONCE if monitor else Due.AT_RECOVERY
-            return Duty(service_key(manager, name, uid), start, due, Channel.GUEST)
-        case SuspendAutostart(manager, name, was, uid):
-            back = RestoreAutostart(manager, name, was, uid)
-            return Duty(autostart_key(manager, name, uid), back, Due.AT_END, Channel.GUEST)
-        case UnloadDriver(modules, boot_id):
-            return Duty(_DRIVER, LoadDriver(tuple(reversed(modules)), boot_id), Due.AT_ONCE, Channel.GUEST)
-        case SetPersistence(uuid, bus_id, on=False):
-            return Duty(f"persistence:{uuid}", SetPersistence(uuid, bus_id, on=True), Due.AT_ONCE, Channel.GUEST)
-        case PlaceMarker(run):
-            return Duty(f"marker:{run}", ClearMarker(run), Due.AT_END, Channel.GUEST)
-        case ShutdownVm(vm, start_timeout_s=timeout) | StopVm(vm, start_timeout_s=timeout):
-            return Duty(vm_key(vm), StartVm(vm, timeout), Due.AT_ONCE, Channel.HYPERVISOR)
-        case ResetPci(_, node, addresses, how, boot_id, own=own) if how != "rescan":
-            methods = RestoreResetMethod(node, own or addresses, boot_id)
-            return Duty(method_key(node, own or addresses), methods, Due.AT_ONCE, Channel.HOST)
-        case OnHost(node, boot_id, inner):
+        case act.StopService(manager, name, monitor=monitor, uid=uid, launch=launch):
+            start = act.StartService(manager, name, monitor=monitor, uid=uid, launch=launch)
+            due = act.Due.AT_ONCE if monitor else act.Due.AT_RECOVERY
+            return act.Duty(service_key(manager, name, uid), start, due, Channel.GUEST)
+        case act.SuspendAutostart(manager, name, was, uid):
+            back = act.RestoreAutostart(manager, name, was, uid)
+            return act.Duty(autostart_key(manager, name, uid), back, act.Due.AT_END, Channel.GUEST)
+        case act.UnloadDriver(modules, boot_id):
+            return act.Duty(_DRIVER, act.LoadDriver(tuple(reversed(modules)), boot_id), act.Due.AT_ONCE, Channel.GUEST)
+        case act.SetPersistence(uuid, bus_id, on=False):
+            return act.Duty(
+                f"persistence:{uuid}", act.SetPersistence(uuid, bus_id, on=True), act.Due.AT_ONCE, Channel.GUEST
+            )
+        case act.PlaceMarker(run):
+            return act.Duty(f"marker:{run}", act.ClearMarker(run), act.Due.AT_END, Channel.GUEST)
+        case act.ShutdownVm(vm, start_timeout_s=timeout) | act.StopVm(vm, start_timeout_s=timeout):
+            return act.Duty(vm_key(vm), act.StartVm(vm, timeout), act.Due.AT_ONCE, Channel.HYPERVISOR)
+        case act.ResetPci(_, node, addresses, how, boot_id, own=own) if how != "rescan":
+            methods = act.RestoreResetMethod(node, own or addresses, boot_id)
+            return act.Duty(method_key(node, own or addresses), methods, act.Due.AT_ONCE, Channel.HOST)
+        case act.OnHost(node, boot_id, inner):
             return _on_host(node, boot_id, duty(inner))
-        case AskServer() | EndZombieParent():
+        case act.AskServer() | act.EndZombieParent():
             return None
-        case StartService() | Signal() | AwaitGone() | SetPersistence() | ResetGpu() | ClearMarker():
+        case (
+            act.StartService()
+            | act.Signal()
+            | act.AwaitGone()
+            | act.SetPersistence()
+            | act.ResetGpu()
+            | act.ClearMarker()
+        ):
             return None
-        case SyncDisks() | StartVm() | ResetVm() | AwaitBoot() | RebootGuest() | RestoreAutostart() | LoadDriver():
+        case (
+            act.SyncDisks()
+            | act.StartVm()
+            | act.ResetVm()
+            | act.AwaitBoot()
+            | act.RebootGuest()
+            | act.RestoreAutostart()
+            | act.LoadDriver()
+        ):
             return None
-        case RemoveLeftovers() | WakeGpu() | EndMpsClient() | ResetPci() | RescanPci() | RestoreResetMethod():
+        case (
+            act.RemoveLeftovers()
+            | act.WakeGpu()
+            | act.EndMpsClient()
+            | act.ResetPci()
+            | act.RescanPci()
+            | act.RestoreResetMethod()
+        ):
             return None
         case _:
             assert_never(action)
 
 
-def _on_host(node: str, boot_id: str, inside: Duty | None) -> Duty | None:
-    if inside is None or not isinstance(inside.do, StartService | SetPersistence):
+def _on_host(node: str, boot_id: str, inside: act.Duty | None) -> act.Duty | None:
+    if inside is None or not isinstance(inside.do, act.StartService | act.SetPersistence):
         return None
-    return Duty(f"host:{node}/{inside.key}", OnHost(node, boot_id, inside.do), inside.due, Channel.HOST)
+    return act.Duty(f"host:{node}/{inside.key}", act.OnHost(node, boot_id, inside.do), inside.due, Channel.HOST)
 
 
-def settles(action: Action) -> str | None:
+def settles(action: act.Action) -> str | None:
     """The key of the duty that `action` closes once it is done well."""
     match action:
-        case StartService(manager, name, uid=uid):
+        case act.StartService(manager, name, uid=uid):
             return service_key(manager, name, uid)
-        case RestoreAutostart(manager, name, uid=uid):
+        case act.RestoreAutostart(manager, name, uid=uid):
             return autostart_key(manager, name, uid)
-        case LoadDriver():
+        case act.LoadDriver():
             return _DRIVER
-        case SetPersistence(uuid, on=True):
+        case act.SetPersistence(uuid, on=True):
             return f"persistence:{uuid}"
-        case ClearMarker(run):
+        case act.ClearMarker(run):
             return f"marker:{run}"
-        case StartVm(vm):
+        case act.StartVm(vm):
             return vm_key(vm)
-        case RestoreResetMethod(node, addresses):
+        case act.RestoreResetMethod(node, addresses):
             return method_key(node, addresses)
-        case OnHost(node, _, inner):
+        case act.OnHost(node, _, inner):
             key = settles(inner)
             return f"host:{node}/{key}" if key is not None else None
-        case AskServer() | EndZombieParent():
+        case act.AskServer() | act.EndZombieParent():
             return None
-        case StopService() | Signal() | AwaitGone() | SetPersistence() | ResetGpu() | PlaceMarker():
+        case (
+            act.StopService()
+            | act.Signal()
+            | act.AwaitGone()
+            | act.SetPersistence()
+            | act.ResetGpu()
+            | act.PlaceMarker()
+        ):
             return None
-        case SyncDisks() | ShutdownVm() | StopVm() | ResetVm() | AwaitBoot() | RebootGuest() | SuspendAutostart():
+        case (
+            act.SyncDisks()
+            | act.ShutdownVm()
+            | act.StopVm()
+            | act.ResetVm()
+            | act.AwaitBoot()
+            | act.RebootGuest()
+            | act.SuspendAutostart()
+        ):
             return None
-        case RemoveLeftovers() | WakeGpu() | EndMpsClient() | UnloadDriver() | ResetPci() | RescanPci():
+        case (
+            act.RemoveLeftovers()
+            | act.WakeGpu()
+            | act.EndMpsClient()
+            | act.UnloadDriver()
+            | act.ResetPci()
+            | act.RescanPci()
+        ):
             return None
         case _:
             assert_never(action)
 
 
-def waits_for_reset(owed: Duty) -> bool:
+def waits_for_reset(owed: act.Duty) -> bool:
     """A fabric manager is not started onto GPUs whose reset failed: it would take them into a broken fabric."""
-    do = owed.do.do if isinstance(owed.do, OnHost) else owed.do
-    return isinstance(do, StartService) and do.name.removesuffix(".service") == FABRIC_MANAGER
+    do = owed.do.do if isinstance(owed.do, act.OnHost) else owed.do
+    return isinstance(do, act.StartService) and do.name.removesuffix(".service") == FABRIC_MANAGER
 
 
-def settled_by_others(owed: Duty, snapshot: Snapshot, opened_at: float | None = None) -> str | None:
+def settled_by_others(owed: act.Duty, snapshot: Snapshot, opened_at: float | None = None) -> str | None:
     """Why `owed`, open since `opened_at` by our clock, is void by what was just seen, or None while it stands."""
     match owed.do:
-        case StartVm(vm):
+        case act.StartVm(vm):
             return _vm_started(vm, snapshot, opened_at)
-        case StartService(manager, name, uid=uid):
+        case act.StartService(manager, name, uid=uid):
             return _service_active(manager, name, uid, snapshot)
-        case LoadDriver(boot_id=boot_id):
+        case act.LoadDriver(boot_id=boot_id):
             return _booted_since(boot_id, snapshot)
-        case SetPersistence(uuid):
+        case act.SetPersistence(uuid):
             return _persistence_on(uuid, snapshot)
-        case ClearMarker(run):
+        case act.ClearMarker(run):
             return _marker_gone(run, snapshot)
         case _:
             return None
 
 
-def _vm_started(vm: VmRef, snapshot: Snapshot, opened_at: float | None) -> str | None:
+def _vm_started(vm: act.VmRef, snapshot: Snapshot, opened_at: float | None) -> str | None:
     hypervisor = snapshot.hypervisor
     if not isinstance(hypervisor, Hypervisor) or hypervisor.vmid != vm.vmid or hypervisor.status != "running":
         return None

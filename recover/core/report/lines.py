@@ -7,37 +7,7 @@ from typing import assert_never
 from recover.core.clean import clean
 from recover.core.report.words import brief, gpu_sum, size, span
 from recover.core.sentences import grouped, some
-from recover.model.act import (
-    Action,
-    AskServer,
-    AwaitBoot,
-    AwaitGone,
-    ClearMarker,
-    EndMpsClient,
-    EndZombieParent,
-    LoadDriver,
-    OnHost,
-    PlaceMarker,
-    RebootGuest,
-    RemoveLeftovers,
-    RescanPci,
-    ResetGpu,
-    ResetPci,
-    ResetVm,
-    RestoreAutostart,
-    RestoreResetMethod,
-    SetPersistence,
-    ShutdownVm,
-    Signal,
-    StartService,
-    StartVm,
-    StopService,
-    StopVm,
-    SuspendAutostart,
-    SyncDisks,
-    UnloadDriver,
-    WakeGpu,
-)
+from recover.model import act
 from recover.model.record import (
     Acted,
     Acting,
@@ -142,83 +112,83 @@ def _decision(decision: Try | Restore | Wait | Stop) -> str:
             assert_never(decision)
 
 
-def action_words(action: Action) -> str:
+def action_words(action: act.Action) -> str:
     """An act in words."""
     match action:
-        case StopService(manager=manager, name=name):
+        case act.StopService(manager=manager, name=name):
             return f"stop {name} ({manager})"
-        case StartService(manager=manager, name=name):
+        case act.StartService(manager=manager, name=name):
             return f"start {name} ({manager})"
-        case Signal(members=members, signal=signal, group=group):
+        case act.Signal(members=members, signal=signal, group=group):
             return f"SIG{signal} to {len(members)} processes of group {group}"
-        case AwaitGone(members=members, deadline_s=seconds):
+        case act.AwaitGone(members=members, deadline_s=seconds):
             return f"wait up to {span(seconds)} until {len(members)} processes are gone"
-        case SetPersistence(bus_id=bus_id, on=on):
+        case act.SetPersistence(bus_id=bus_id, on=on):
             return f"persistence {'on' if on else 'off'} for {bus_id}"
-        case ResetGpu(gpus=gpus):
+        case act.ResetGpu(gpus=gpus):
             return f"reset {', '.join(bus_id for _, bus_id in gpus)}"
-        case PlaceMarker():
+        case act.PlaceMarker():
             return "place our marker in the guest"
-        case ClearMarker():
+        case act.ClearMarker():
             return "clear our marker in the guest"
-        case SyncDisks():
+        case act.SyncDisks():
             return "sync the guest's disks"
-        case ShutdownVm(vm=vm, deadline_s=seconds):
+        case act.ShutdownVm(vm=vm, deadline_s=seconds):
             return f"ask VM {vm.vmid} to shut down, up to {span(seconds)}"
-        case StopVm(vm=vm):
+        case act.StopVm(vm=vm):
             return f"stop VM {vm.vmid}"
-        case StartVm(vm=vm, timeout_s=timeout):
+        case act.StartVm(vm=vm, timeout_s=timeout):
             return f"start VM {vm.vmid}, up to {span(timeout)}"
-        case ResetVm(vm=vm):
+        case act.ResetVm(vm=vm):
             return f"reset VM {vm.vmid}"
-        case AwaitBoot(gpus=gpus, deadline_s=seconds):
+        case act.AwaitBoot(gpus=gpus, deadline_s=seconds):
             return f"wait up to {span(seconds)} for a new boot with {gpus} GPUs"
-        case ResetPci(node=node, addresses=addresses, how=how):
+        case act.ResetPci(node=node, addresses=addresses, how=how):
             kind = {"flr": "reset", "bus": "reset the bus of", "rescan": "remove and find again"}[how]
             return f"{kind} {', '.join(addresses)} on {node}"
-        case RescanPci(node=node, addresses=addresses):
+        case act.RescanPci(node=node, addresses=addresses):
             return f"look for {', '.join(addresses)} on the bus of {node}"
-        case RestoreResetMethod(node=node, addresses=addresses):
+        case act.RestoreResetMethod(node=node, addresses=addresses):
             return f"put back the reset methods of {', '.join(addresses)} on {node}"
-        case OnHost(node=node, do=inner):
+        case act.OnHost(node=node, do=inner):
             return f"on {node}: {action_words(inner)}"
         case _:
             return _guest_words(action)
 
 
 def _guest_words(
-    action: RebootGuest
-    | RemoveLeftovers
-    | WakeGpu
-    | EndMpsClient
-    | EndZombieParent
-    | AskServer
-    | SuspendAutostart
-    | RestoreAutostart
-    | UnloadDriver
-    | LoadDriver,
+    action: act.RebootGuest
+    | act.RemoveLeftovers
+    | act.WakeGpu
+    | act.EndMpsClient
+    | act.EndZombieParent
+    | act.AskServer
+    | act.SuspendAutostart
+    | act.RestoreAutostart
+    | act.UnloadDriver
+    | act.LoadDriver,
 ) -> str:
     match action:
-        case RebootGuest():
+        case act.RebootGuest():
             return "ask the guest's own init to reboot"
-        case RemoveLeftovers(objects=objects):
+        case act.RemoveLeftovers(objects=objects):
             return f"remove {len(objects)} memory objects of dead owners"
-        case WakeGpu(bus_id=bus_id):
+        case act.WakeGpu(bus_id=bus_id):
             return f"open and close a CUDA context on {bus_id}"
-        case EndMpsClient(client=client, server=server):
+        case act.EndMpsClient(client=client, server=server):
             return f"ask MPS server {server.pid} to end its client {client.pid}"
-        case EndZombieParent(parent=parent, children=children):
+        case act.EndZombieParent(parent=parent, children=children):
             dead = "its dead child" if len(children) == 1 else f"its {len(children)} dead children"
             return f"end pid {parent.pid} if it does not reap {dead}"
-        case AskServer(urls=urls):
+        case act.AskServer(urls=urls):
             return f"send one real request to {', '.join(urls)}"
-        case SuspendAutostart(name=name, manager=manager):
+        case act.SuspendAutostart(name=name, manager=manager):
             return f"keep {name} ({manager}) from starting at boot"
-        case RestoreAutostart(name=name, manager=manager, was=was):
+        case act.RestoreAutostart(name=name, manager=manager, was=was):
             return f"let {name} ({manager}) start at boot again: {was}"
-        case UnloadDriver(modules=modules):
+        case act.UnloadDriver(modules=modules):
             return f"unload {', '.join(modules)}"
-        case LoadDriver(modules=modules):
+        case act.LoadDriver(modules=modules):
             return f"load {', '.join(modules)}"
         case _:
             assert_never(action)

@@ -9,65 +9,50 @@ from recover.core.clean import clean
 from recover.core.read.agent import parse_lines
 from recover.core.read.rows import Row
 from recover.edge.probe import NO_PYTHON
-from recover.model.act import (
-    Action,
-    AskServer,
-    AwaitGone,
-    ClearMarker,
-    EndMpsClient,
-    EndZombieParent,
-    LoadDriver,
-    MemoryObject,
-    Outcome,
-    PlaceMarker,
-    RebootGuest,
-    RemoveLeftovers,
-    ResetGpu,
-    RestoreAutostart,
-    SetPersistence,
-    Signal,
-    StartService,
-    StopService,
-    SuspendAutostart,
-    SyncDisks,
-    UnloadDriver,
-    WakeGpu,
-)
+from recover.model import act
 from recover.model.contact import Broken, Ran
 from recover.model.process import ProcessId
 from recover.steps.bounds import ASKING_S, GUEST_SLACK_S, SHORT_S, STATE_S
 
 _First = (
-    StopService | StartService | Signal | AwaitGone | SetPersistence | ResetGpu | PlaceMarker | ClearMarker | SyncDisks
+    act.StopService
+    | act.StartService
+    | act.Signal
+    | act.AwaitGone
+    | act.SetPersistence
+    | act.ResetGpu
+    | act.PlaceMarker
+    | act.ClearMarker
+    | act.SyncDisks
 )
 _Second = (
-    RebootGuest
-    | RemoveLeftovers
-    | WakeGpu
-    | EndMpsClient
-    | EndZombieParent
-    | AskServer
-    | SuspendAutostart
-    | RestoreAutostart
-    | UnloadDriver
-    | LoadDriver
+    act.RebootGuest
+    | act.RemoveLeftovers
+    | act.WakeGpu
+    | act.EndMpsClient
+    | act.EndZombieParent
+    | act.AskServer
+    | act.SuspendAutostart
+    | act.RestoreAutostart
+    | act.UnloadDriver
+    | act.LoadDriver
 )
 GuestAction = _First | _Second
 GUEST_ACTIONS = (*get_args(_First), *get_args(_Second))
 # Repeating these after an unclear end does no harm: each is an ensure verb that looks first.
 _HARMLESS = (
-    AskServer,
-    AwaitGone,
-    PlaceMarker,
-    ClearMarker,
-    SyncDisks,
-    RemoveLeftovers,
-    SuspendAutostart,
-    RestoreAutostart,
+    act.AskServer,
+    act.AwaitGone,
+    act.PlaceMarker,
+    act.ClearMarker,
+    act.SyncDisks,
+    act.RemoveLeftovers,
+    act.SuspendAutostart,
+    act.RestoreAutostart,
 )
 
 
-def _in_guest(action: Action) -> TypeGuard[GuestAction]:
+def _in_guest(action: act.Action) -> TypeGuard[GuestAction]:
     return isinstance(action, GUEST_ACTIONS)
 
 
@@ -82,9 +67,9 @@ class GuestActuator:
         self._probe = probe
         self._protect = tuple(protect)
 
-    def perform(self, action: Action) -> Outcome:
+    def perform(self, action: act.Action) -> act.Outcome:
         if not _in_guest(action):
-            return Outcome(ok=False, detail=f"{type(action).__name__} is not done inside the guest", changed=False)
+            return act.Outcome(ok=False, detail=f"{type(action).__name__} is not done inside the guest", changed=False)
         request, seconds = request_of(action)
         request["protect_pids"] = self._protect
         said = self._probe.act(request, seconds + GUEST_SLACK_S)
@@ -94,26 +79,26 @@ class GuestActuator:
 def request_of(action: GuestAction) -> tuple[dict[str, Any], float]:
     """The agent's request and the act's own deadline."""
     match action:
-        case StopService(manager, name, deadline_s, _, uid):
+        case act.StopService(manager, name, deadline_s, _, uid):
             return _service("stop_service", manager, name, uid, deadline_s)
-        case StartService(manager, name, deadline_s, _, uid):
+        case act.StartService(manager, name, deadline_s, _, uid):
             return _service("start_service", manager, name, uid, deadline_s)
-        case Signal(_, members, signal, descendants, spare):
+        case act.Signal(_, members, signal, descendants, spare):
             what = {"do": "signal", "signal": signal, "descendants": descendants, "spare": _members(spare)}
             return {**what, "members": _members(members)}, SHORT_S
-        case AwaitGone(_, members, deadline_s):
+        case act.AwaitGone(_, members, deadline_s):
             return {"do": "await_gone", "members": _members(members), "deadline": deadline_s}, deadline_s
-        case SetPersistence(uuid, bus_id, on):
+        case act.SetPersistence(uuid, bus_id, on):
             what = {"do": "set_persistence", "uuid": uuid, "bus_id": bus_id, "on": on}
             return {**what, "deadline": SHORT_S}, SHORT_S
-        case ResetGpu(gpus, deadline_s):
+        case act.ResetGpu(gpus, deadline_s):
             return {"do": "reset_gpu", "gpus": gpus, "deadline": deadline_s}, deadline_s
-        case PlaceMarker(run, who, host, rung, ttl_s, takes_over):
+        case act.PlaceMarker(run, who, host, rung, ttl_s, takes_over):
             claim = {"run": run, "who": who, "host": host, "rung": rung, "takes_over": takes_over}
             return {"do": "place_marker", **claim, "ttl_s": ttl_s}, SHORT_S
-        case ClearMarker(run):
+        case act.ClearMarker(run):
             return {"do": "clear_marker", "run": run}, SHORT_S
-        case SyncDisks(deadline_s):
+        case act.SyncDisks(deadline_s):
             return {"do": "sync", "deadline": deadline_s}, deadline_s
         case _:
             return _more(action)
@@ -121,37 +106,37 @@ def request_of(action: GuestAction) -> tuple[dict[str, Any], float]:
 
 def _more(action: _Second) -> tuple[dict[str, Any], float]:
     match action:
-        case RebootGuest(boot_id):
+        case act.RebootGuest(boot_id):
             return {"do": "reboot", "boot_id": boot_id, "deadline": ASKING_S}, ASKING_S
-        case RemoveLeftovers(objects, deadline_s):
+        case act.RemoveLeftovers(objects, deadline_s):
             return {
                 "do": "remove_leftovers",
                 "objects": [_object(o) for o in objects],
                 "deadline": deadline_s,
             }, deadline_s
-        case WakeGpu(uuid, bus_id, deadline_s):
+        case act.WakeGpu(uuid, bus_id, deadline_s):
             return {"do": "wake_gpu", "uuid": uuid, "bus_id": bus_id, "deadline": deadline_s}, deadline_s
-        case EndMpsClient(_, server, client, deadline_s):
+        case act.EndMpsClient(_, server, client, deadline_s):
             who = {"server": _members([server])[0], "members": _members([client])}
             return {"do": "end_mps_client", **who, "deadline": deadline_s}, deadline_s
-        case EndZombieParent(_, parent, children, deadline_s):
+        case act.EndZombieParent(_, parent, children, deadline_s):
             who = {"parent": _members([parent])[0], "members": _members(children)}
             return {"do": "end_zombie_parent", **who, "deadline": deadline_s}, deadline_s
-        case AskServer(urls, deadline_s):
+        case act.AskServer(urls, deadline_s):
             return {"do": "ask_server", "urls": urls, "deadline": deadline_s}, deadline_s
-        case SuspendAutostart(manager, name, was, uid) | RestoreAutostart(manager, name, was, uid):
-            verb = "suspend_autostart" if isinstance(action, SuspendAutostart) else "restore_autostart"
+        case act.SuspendAutostart(manager, name, was, uid) | act.RestoreAutostart(manager, name, was, uid):
+            verb = "suspend_autostart" if isinstance(action, act.SuspendAutostart) else "restore_autostart"
             what = {"manager": manager, "name": name, "was": was, "uid": uid}
             return {"do": verb, **what, "deadline": ASKING_S}, ASKING_S
-        case UnloadDriver(modules, boot_id, deadline_s):
+        case act.UnloadDriver(modules, boot_id, deadline_s):
             return {"do": "unload_driver", "modules": modules, "boot_id": boot_id, "deadline": deadline_s}, deadline_s
-        case LoadDriver(modules, _, deadline_s):
+        case act.LoadDriver(modules, _, deadline_s):
             return {"do": "load_driver", "modules": modules, "deadline": deadline_s}, deadline_s
         case _:
             assert_never(action)
 
 
-def _object(one: MemoryObject) -> dict[str, Any]:
+def _object(one: act.MemoryObject) -> dict[str, Any]:
     return {"kind": one.kind, "name": one.name, "folder": one.folder, "inode": one.inode, "pid": one.owner_pid,
             "mtime": one.mtime_s, "mib": one.size_mib}  # fmt: skip
 
@@ -165,7 +150,7 @@ def _members(members: Iterable[ProcessId]) -> list[tuple[str, int, int]]:
     return [(m.boot_id, m.pid, m.start) for m in members]
 
 
-def outcome_of(said: Any, *, harmless: bool = False) -> Outcome:
+def outcome_of(said: Any, *, harmless: bool = False) -> act.Outcome:
     """The agent's last word; without one, what the shell knows. Only a request that never ran is clearly not done."""
     report = parse_lines(said.stdout)
     done = report.one("done")
@@ -174,18 +159,18 @@ def outcome_of(said: Any, *, harmless: bool = False) -> Outcome:
     if isinstance(said, Broken):
         detail = f"{said.failure.value}: {said.detail}"
         began = said.started or report.one("began") is not None
-        return Outcome(ok=False, detail=clean(detail, 500), changed=began, clear=harmless or not began)
+        return act.Outcome(ok=False, detail=clean(detail, 500), changed=began, clear=harmless or not began)
     tail = clean(said.stderr.decode("utf-8", "replace")[-300:], 300)
     if said.code == NO_PYTHON:
-        return Outcome(ok=False, detail="no Python on the guest: nothing can be done inside it", changed=False)
+        return act.Outcome(ok=False, detail="no Python on the guest: nothing can be done inside it", changed=False)
     began = report.one("began") is not None
-    return Outcome(
+    return act.Outcome(
         ok=False, detail=f"the agent ended with {said.code} and no answer: {tail}", changed=began, clear=not began
     )
 
 
-def _told(done: Row) -> Outcome:
-    return Outcome(
+def _told(done: Row) -> act.Outcome:
+    return act.Outcome(
         ok=done.flag("ok"),
         detail=done.text("detail", limit=1000),
         changed=done.raw.get("changed") is not False,

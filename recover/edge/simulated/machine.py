@@ -7,38 +7,7 @@ from dataclasses import replace
 from recover.edge.simulated.hands import GuestHands
 from recover.edge.simulated.node import Node
 from recover.edge.simulated.power import NodeHands
-from recover.model.act import (
-    Action,
-    AskServer,
-    AwaitBoot,
-    AwaitGone,
-    ClearMarker,
-    EndMpsClient,
-    EndZombieParent,
-    LoadDriver,
-    OnHost,
-    Outcome,
-    PlaceMarker,
-    RebootGuest,
-    RemoveLeftovers,
-    RescanPci,
-    ResetGpu,
-    ResetPci,
-    ResetVm,
-    RestoreAutostart,
-    RestoreResetMethod,
-    SetPersistence,
-    ShutdownVm,
-    Signal,
-    StartService,
-    StartVm,
-    StopService,
-    StopVm,
-    SuspendAutostart,
-    SyncDisks,
-    UnloadDriver,
-    WakeGpu,
-)
+from recover.model import act
 from recover.model.gpu import NOT_ASKED
 from recover.model.guest import (
     Marker,
@@ -49,32 +18,32 @@ from recover.model.snapshot import Snapshot, Target
 from recover.model.verdict import Scope
 
 _GUEST_ACTIONS = (
-    RebootGuest,
-    RemoveLeftovers,
-    WakeGpu,
-    EndMpsClient,
-    EndZombieParent,
-    AskServer,
-    SuspendAutostart,
-    RestoreAutostart,
-    UnloadDriver,
-    LoadDriver,
-    Signal,
-    AwaitGone,
-    StopService,
-    StartService,
-    SetPersistence,
-    ResetGpu,
-    PlaceMarker,
-    ClearMarker,
-    SyncDisks,
+    act.RebootGuest,
+    act.RemoveLeftovers,
+    act.WakeGpu,
+    act.EndMpsClient,
+    act.EndZombieParent,
+    act.AskServer,
+    act.SuspendAutostart,
+    act.RestoreAutostart,
+    act.UnloadDriver,
+    act.LoadDriver,
+    act.Signal,
+    act.AwaitGone,
+    act.StopService,
+    act.StartService,
+    act.SetPersistence,
+    act.ResetGpu,
+    act.PlaceMarker,
+    act.ClearMarker,
+    act.SyncDisks,
 )
 
 
 class SimulatedMachine(GuestHands, Node, NodeHands):
     """Observer and Actuator over one fault. `acts` is what was really done, in order."""
 
-    def acted(self, action: Action) -> None:
+    def acted(self, action: act.Action) -> None:
         """Nothing to remember: the simulated GPUs may be asked again at no cost."""
 
     def look(self) -> Snapshot:
@@ -93,73 +62,73 @@ class SimulatedMachine(GuestHands, Node, NodeHands):
             host=Known(self._host()) if self.fault.host else NOT_ASKED,
         )
 
-    def perform(self, action: Action) -> Outcome:
+    def perform(self, action: act.Action) -> act.Outcome:
         self._tick()
         self.acts.append(action)
         if isinstance(action, _GUEST_ACTIONS) and isinstance(self._guest(), Mute):
-            return Outcome(False, "the guest cannot be reached", changed=False)
+            return act.Outcome(False, "the guest cannot be reached", changed=False)
         before = self.clock.now()
         outcome = self._perform(action)
         return replace(outcome, seconds=self.clock.now() - before)
 
-    def _perform(self, action: Action) -> Outcome:
+    def _perform(self, action: act.Action) -> act.Outcome:
         match action:
-            case Signal():
+            case act.Signal():
                 return self._signal(action)
-            case AwaitGone():
+            case act.AwaitGone():
                 return self._await_gone(action)
-            case StopService() | StartService():
+            case act.StopService() | act.StartService():
                 return self._service(action)
-            case SetPersistence():
+            case act.SetPersistence():
                 i = next(i for i in range(self.gpus) if self._bus(i) == action.bus_id)
                 changed = self.persistence[i] != action.on
                 self.persistence[i] = action.on
-                return Outcome(True, f"persistence {'on' if action.on else 'off'}", changed)
-            case ResetGpu():
+                return act.Outcome(True, f"persistence {'on' if action.on else 'off'}", changed)
+            case act.ResetGpu():
                 return self._reset_gpu(action)
-            case PlaceMarker():
+            case act.PlaceMarker():
                 self.marker = Marker(action.run, action.who, action.host, action.rung, 1e12)
-                return Outcome(True, "")
-            case ClearMarker():
+                return act.Outcome(True, "")
+            case act.ClearMarker():
                 self.marker = None
-                return Outcome(True, "")
-            case SyncDisks():
-                return Outcome(True, "synced")
-            case AwaitBoot():
+                return act.Outcome(True, "")
+            case act.SyncDisks():
+                return act.Outcome(True, "synced")
+            case act.AwaitBoot():
                 return self._await_boot(action)
-            case ShutdownVm() | StopVm() | StartVm() | ResetVm():
+            case act.ShutdownVm() | act.StopVm() | act.StartVm() | act.ResetVm():
                 return self._power(action)
-            case RebootGuest():
+            case act.RebootGuest():
                 return self._reboot(action)
-            case RemoveLeftovers():
+            case act.RemoveLeftovers():
                 return self._remove(action)
-            case WakeGpu():
+            case act.WakeGpu():
                 self.clock.sleep(1.0)
                 if self.fault.ghost_cure is Scope.GPU:
                     self.ghost = False
-                return Outcome(True, "a context was opened and closed")
-            case EndMpsClient():
+                return act.Outcome(True, "a context was opened and closed")
+            case act.EndMpsClient():
                 return self._end_client(action)
-            case EndZombieParent():
+            case act.EndZombieParent():
                 return self._end_zombie_parent(action)
-            case AskServer():
+            case act.AskServer():
                 well = self._workers_now() == "healthy" and bool(self.ranks)
-                return Outcome(well, "a token came back in 0.4 s" if well else "no answer to a real request")
-            case SuspendAutostart():
+                return act.Outcome(well, "a token came back in 0.4 s" if well else "no answer to a real request")
+            case act.SuspendAutostart():
                 changed, self.autostart = self.autostart != "disabled", "disabled"
-                return Outcome(True, "disabled", changed)
-            case RestoreAutostart():
+                return act.Outcome(True, "disabled", changed)
+            case act.RestoreAutostart():
                 changed, self.autostart = self.autostart != action.was, action.was
-                return Outcome(True, action.was, changed)
-            case UnloadDriver() | LoadDriver():
+                return act.Outcome(True, action.was, changed)
+            case act.UnloadDriver() | act.LoadDriver():
                 return self._reload(action)
-            case ResetPci():
+            case act.ResetPci():
                 return self._reset_pci(action)
-            case RescanPci():
+            case act.RescanPci():
                 return self._rescan_pci(action)
-            case RestoreResetMethod():
+            case act.RestoreResetMethod():
                 changed = any(method != "default" for method in self.methods)
                 self.methods = ["default"] * self.gpus
-                return Outcome(True, "reset methods are the kernel's own again", changed)
-            case OnHost():
+                return act.Outcome(True, "reset methods are the kernel's own again", changed)
+            case act.OnHost():
                 return self._perform(action.do)
