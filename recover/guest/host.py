@@ -9,7 +9,7 @@ import re
 
 from recover.guest import procs
 from recover.guest.child import Child, collect
-from recover.guest.system import parse_kmsg
+from recover.guest.system import parse_kmsg, ring_buffer
 from recover.guest.wire import Limit, at, emit, gap, guarded, listdir, read_or, uptime
 
 TYPE_CHECKING = False
@@ -133,22 +133,7 @@ def kernel_lines(since_usec: int = 0) -> "list[list[Any]]":
         fd = os.open(at("/dev/kmsg"), os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return []
-    parts = []
-    try:
-        for _ in range(200000):
-            try:
-                data = os.read(fd, 65536)
-            except BrokenPipeError:
-                continue
-            except OSError:
-                break
-            if not data:
-                break
-            parts.append(data)
-    finally:
-        os.close(fd)
-    text = b"".join(parts).decode("utf-8", "backslashreplace")
-    return [line for line in parse_kmsg(text) if line[0] > since_usec]
+    return [line for line in parse_kmsg(ring_buffer(fd)) if line[0] > since_usec]
 
 
 def gave_up(address: str, lines: "list[list[Any]]") -> str:

@@ -99,6 +99,12 @@ def _kmsg() -> "tuple[Optional[list[list[Any]]], str, str]":
         return None, "", "denied"
     except OSError:
         return None, "", "absent"
+    text = ring_buffer(fd)
+    return parse_kmsg(text), "kmsg", ""
+
+
+def ring_buffer(fd: int) -> str:
+    """All of /dev/kmsg, which is closed then."""
     parts = []
     try:
         for _ in range(200000):  # a bound, not a count: the ring buffer holds far less
@@ -113,8 +119,7 @@ def _kmsg() -> "tuple[Optional[list[list[Any]]], str, str]":
             parts.append(data)
     finally:
         os.close(fd)
-    text = b"".join(parts).decode("utf-8", "backslashreplace")
-    return parse_kmsg(text), "kmsg", ""
+    return b"".join(parts).decode("utf-8", "backslashreplace")
 
 
 def parse_kmsg(text: str) -> "list[list[Any]]":
