@@ -271,20 +271,12 @@ def parts_of(repeats: int) -> dict[str, list[Callable[[], list[Measure]]]]:
     }
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.eyes", description=__doc__.partition("\n")[0])
-    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="runs of each side (default: 5)")
-    parser.add_argument("--only", choices=("agent", "bytes", "fleet"), help="one part alone")
-    given = parser.parse_args(argv)
-    if os.geteuid() != 0:
-        print("this bench needs root: it starts sshd", file=sys.stderr)
-        return 2
-    repeats = max(1, given.repeats)
-    parts = parts_of(repeats)
+def measured(parts: Mapping[str, Sequence[Callable[[], Sequence[Measure]]]], only: str | None) -> int:
+    """Every part, or one alone: 0 where all goals are met, 1 where one is missed, 2 where nothing could be measured."""
     print(load(), flush=True)
     missed = 0
     for name, todo in parts.items():
-        for measure in todo if given.only in (None, name) else ():
+        for measure in todo if only in (None, name) else ():
             try:
                 found = measure()
             except (Broke, OSError, subprocess.SubprocessError) as error:
@@ -295,6 +287,17 @@ def main(argv: list[str] | None = None) -> int:
                 say(one)
     print("\nall goals are met" if not missed else f"\n{missed} goals are missed")
     return 1 if missed else 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.eyes", description=__doc__.partition("\n")[0])
+    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="runs of each side (default: 5)")
+    parser.add_argument("--only", choices=("agent", "bytes", "fleet"), help="one part alone")
+    given = parser.parse_args(argv)
+    if os.geteuid() != 0:
+        print("this bench needs root: it starts sshd", file=sys.stderr)
+        return 2
+    return measured(parts_of(max(1, given.repeats)), given.only)
 
 
 def say(found: Measure) -> None:

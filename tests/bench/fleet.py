@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from tests.bench.crowd import Nodes, nodes
-from tests.bench.eyes import Cost, cost, in_turn, say, spread
-from tests.bench.measures import BIN, TOOL, Broke, Measure, load
+from tests.bench.eyes import Cost, cost, in_turn, measured, spread
+from tests.bench.measures import BIN, TOOL, Broke, Measure
 
 NODES = 200
 WIDTH = 32
@@ -252,20 +252,7 @@ def main(argv: list[str] | None = None) -> int:
     if os.geteuid() != 0:
         print("this bench needs root: it starts sshd", file=sys.stderr)
         return 2
-    print(load(), flush=True)
-    missed = 0
-    for name, todo in parts_of(max(1, given.repeats)).items():
-        for measure in todo if given.only in (None, name) else ():
-            try:
-                found = measure()
-            except (Broke, OSError, subprocess.SubprocessError) as error:
-                print(f"bench: {error}", file=sys.stderr)
-                return 2
-            missed += sum(not one.met for one in found)
-            for one in found:
-                say(one)
-    print("\nall goals are met" if not missed else f"\n{missed} goals are missed")
-    return 1 if missed else 0
+    return measured(parts_of(max(1, given.repeats)), given.only)
 
 
 if __name__ == "__main__":
