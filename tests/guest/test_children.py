@@ -99,8 +99,8 @@ def test_a_command_ends_with_its_deadline_and_a_grandchild_is_not_waited_for():
     assert late.code is None and late.out == "begun\n" and not late.left
     assert child.run(["no-such-command"], Limit(1.0)).code == 127
     began = time.monotonic()
-    assert child.run(["sh", "-c", "sleep 8 & echo here"], Limit(30.0)).out == "here\n"
-    assert time.monotonic() - began < 8
+    assert child.run(["sh", "-c", "sleep 40 & echo here"], Limit(30.0)).out == "here\n"
+    assert time.monotonic() - began < 40
 
 
 def test_no_descriptor_of_ours_is_inherited(tmp_path):

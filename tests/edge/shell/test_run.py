@@ -77,7 +77,7 @@ def test_a_silent_command_meets_its_deadline(any_shell: Shell) -> None:
     broken = any_shell.run(["sh", "-c", "echo first; exec sleep 60"], deadline=2)
     assert isinstance(broken, Broken)
     assert (broken.failure, broken.started, broken.stdout) == (Failure.TIMEOUT, True, b"first\n")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 45
 
 
 def test_a_command_that_keeps_talking_meets_its_deadline(any_shell: Shell) -> None:
@@ -85,7 +85,7 @@ def test_a_command_that_keeps_talking_meets_its_deadline(any_shell: Shell) -> No
     broken = any_shell.run(["sh", "-c", "while :; do echo again; sleep 0.05; done"], deadline=2)
     assert isinstance(broken, Broken) and broken.failure is Failure.TIMEOUT
     assert broken.stdout.startswith(b"again\n")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 45
 
 
 def test_a_flood_meets_its_deadline(any_shell: Shell) -> None:
@@ -95,9 +95,9 @@ def test_a_flood_meets_its_deadline(any_shell: Shell) -> None:
 
 def test_what_a_command_leaves_behind_does_not_hold_us(any_shell: Shell) -> None:
     began = time.monotonic()
-    ran = any_shell.run(["sh", "-c", "sleep 30 & echo $!"], deadline=25)
+    ran = any_shell.run(["sh", "-c", "sleep 120 & echo $!"], deadline=100)
     assert isinstance(ran, Ran) and ran.code == 0
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 90
     os.kill(int(ran.stdout), signal.SIGKILL)
 
 

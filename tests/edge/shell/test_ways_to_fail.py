@@ -228,10 +228,10 @@ def test_half_open_while_a_command_runs(sshd: Sshd, relay: Relay) -> None:
     assert shell.connect(20) is None
     threading.Timer(0.5, relay.cut.set).start()
     began = time.monotonic()
-    broken = shell.run(["sleep", "40"], deadline=35)
+    broken = shell.run(["sleep", "100"], deadline=90)
     assert isinstance(broken, Broken) and broken.failure is Failure.DIED and broken.started
     assert "stopped answering" in broken.detail
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 75
 
 
 def test_half_open_meets_the_deadline_before_the_pulse_is_missed(sshd: Sshd, relay: Relay) -> None:
