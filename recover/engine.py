@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from recover.core.aftercare import Finish, Prove, aftercare
 from recover.core.decide import decide
 from recover.core.diagnose import assess, vitals
-from recover.core.history import History, after
+from recover.core.fold import after
+from recover.core.history import History
 from recover.core.options import Context, options
 from recover.model.act import Action, Line, Outcome, PlaceMarker
 from recover.model.guest import Guest

@@ -30,7 +30,7 @@ def follow(target: str, quiet: bool, verbose: bool) -> int:
     """Watch the run that goes on on TARGET, or see how the last one went. The exit code is that of the run."""
     from recover.cli.runs import goes_on, journal_of
     from recover.cli.views import view_for
-    from recover.core.history import fold
+    from recover.core.fold import fold
     from recover.core.report.result import exit_code
     from recover.core.report.text import text
     from recover.edge.store.journal import read_entries

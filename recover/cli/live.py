@@ -10,7 +10,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from recover.core.clean import clean
-from recover.core.history import Attempt, History, after
+from recover.core.fold import after
+from recover.core.history import Attempt, History
 from recover.core.report.lines import action_words, line
 from recover.core.report.words import about, base_words, count, size, span
 from recover.core.sentences import grouped

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from recover.core.advice import next_command
 from recover.core.duties import OpenDuty
-from recover.core.history import ENDS_GROUPS, History
+from recover.core.fold import ENDS_GROUPS
+from recover.core.history import History
 from recover.core.options import DRAIN
 from recover.core.sentences import some
 from recover.model.act import Due, Pass, Refuse, StartVm

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from recover.core.clean import clean
-from recover.core.history import fold
+from recover.core.fold import fold
 from recover.core.report.result import exit_code, opened_at
 from recover.model.act import Blast
 from recover.model.notice import HookEvent, Present

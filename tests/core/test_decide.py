@@ -8,7 +8,8 @@ import pytest
 
 from recover.core.aftercare import Finish, Prove, aftercare
 from recover.core.decide import decide
-from recover.core.history import History, fold
+from recover.core.fold import fold
+from recover.core.history import History
 from recover.model.act import (
     Act,
     AskServer,

@@ -14,7 +14,7 @@ from itertools import count
 
 import pytest
 
-from recover.core.history import fold
+from recover.core.fold import fold
 from recover.edge.simulated import FAULTS, Fault, SimulatedClock, SimulatedMachine
 from recover.edge.simulated.inside import FABRIC
 from recover.model.act import (

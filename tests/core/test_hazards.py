@@ -26,7 +26,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from recover.core.decide import RULES, climb, decide, healthy, out_of_time, pay_at_once, ripening, unsure
-from recover.core.history import History, fold
+from recover.core.fold import fold
+from recover.core.history import History
 from recover.edge.simulated import FAULTS, Fault
 from recover.engine import Decide
 from recover.model.act import (

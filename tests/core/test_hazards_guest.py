@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from recover.core.decide import decide
-from recover.core.history import History, fold
+from recover.core.fold import fold
+from recover.core.history import History
 from recover.edge.simulated import FAULTS, Fault, SimulatedClock, SimulatedMachine
 from recover.edge.simulated.inside import FABRIC, SCRIPT_PID
 from recover.edge.simulated.state import HELD_MIB

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from recover.core.decide import decide
-from recover.core.history import fold
+from recover.core.fold import fold
 from recover.core.options import Context
 from recover.edge.evidence import NoEvidence
 from recover.edge.simulated import Fault, SimulatedClock, SimulatedMachine, simulate

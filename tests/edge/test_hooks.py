@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from recover.core.config_notify import Hook
-from recover.core.history import fold
+from recover.core.fold import fold
 from recover.core.hooks import disrupted
 from recover.edge import hooks
 from recover.edge.hooks import HookedGate, at_the_end, left_open, run_hook

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from recover.core.aftercare import Finish, aftercare
-from recover.core.history import fold
+from recover.core.fold import fold
 from recover.edge.actuator.starts import CheckedStarts
 from recover.model.act import Action, Outcome, StartService, StopService
 from recover.model.contact import Broken, Failure, Ran

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from recover.core.history import fold
+from recover.core.fold import fold
 from recover.edge.store.baselines import load_baseline, save_baseline
 from recover.edge.store.cases import RESUME_WITHIN_S, disruptions_since, minutes_taken, to_resume
 from recover.edge.store.folder import StateFolder, StateProblem, safe_name, state_folder, write_atomically

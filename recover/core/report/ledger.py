@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from recover.core.history import History, after
+from recover.core.fold import after
+from recover.core.history import History
 from recover.core.report.lines import action_words
 from recover.core.report.timeline import FIGURES
 from recover.model.record import Acted, Acting, Closed, Entry, Saw

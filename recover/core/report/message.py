@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from recover.core.clean import clean
-from recover.core.history import fold
+from recover.core.fold import fold
 from recover.core.redact import redact_text
 from recover.core.report.words import count, span
 from recover.core.told import RANK, News, Owed

@@ -8,7 +8,8 @@ from typing import Any
 
 from recover.core.aftercare import HEALTHY
 from recover.core.clean import clean
-from recover.core.history import Attempt, fold
+from recover.core.fold import fold
+from recover.core.history import Attempt
 from recover.core.report.by_hand import by_hand
 from recover.model.record import (
     Began,

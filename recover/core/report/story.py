@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from recover.core.aftercare import HEALTHY
-from recover.core.history import Attempt, History, after, fold
+from recover.core.fold import after, fold
+from recover.core.history import Attempt, History
 from recover.core.report.curves import Curve, Curves, curves
 from recover.core.report.headline import File, Record, facts, headline, next_step, notices, why
 from recover.core.report.ledger import Debt, ledger

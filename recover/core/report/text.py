@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from recover.core.clean import clean
-from recover.core.history import History, fold
+from recover.core.fold import fold
+from recover.core.history import History
 from recover.core.report.by_hand import by_hand
 from recover.core.report.lines import figures, line
 from recover.core.report.result import Json, gpus, hooks, looks, notes, opened_at, ram

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from recover.core.history import History, fold
+from recover.core.fold import fold
+from recover.core.history import History
 from recover.core.lookback import Glimpse, Told, tell, unreadable
 from recover.core.moments import run_moment
 from recover.edge.store.folder import StateFolder, plain_name

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from recover.core.fold import fold
 from recover.core.guards import Context
-from recover.core.history import History, fold
+from recover.core.history import History
 from recover.edge.actuator import CombinedActuator
 from recover.edge.boot import BootWatch
 from recover.edge.evidence import NoEvidence
