@@ -21,7 +21,7 @@ from recover.model.reading import Known
 from recover.model.snapshot import Channel, Snapshot
 from recover.model.verdict import Finding, Scope
 from recover.steps.common import line, number
-from recover.steps.power import CYCLE, Cycle, cycle, off_the_bus, vm_ref
+from recover.steps.power import CYCLE, Cycle, cycle, given_up, off_the_bus, vm_ref
 
 _NVIDIA = "10de:"
 _FREE = frozenset({"", "vfio-pci"})
@@ -68,10 +68,9 @@ def _forbidden(
     if not host.complete:
         why = f"{host.node} did not tell all: {'; '.join(host.gaps[:3])}"
         return Refuse("host", why, "look at the node, then run again")
-    dead = next((f for f in ours if f.dead), None)
+    dead = given_up(host, ours)
     if dead is not None:
-        why = f"{dead.address} is lost to {host.node}: {dead.gave_up}"
-        return Refuse("device-dead", why, f"reboot {host.node}; if it is still gone, cut its power for 30 s")
+        return dead
     reserved = {r.address for r in host.reservations if r.vmid == hypervisor.vmid}
     if reserved and reserved != set(own):
         why = f"Proxmox has {_list(reserved)} reserved for {hypervisor.vmid}, and its configuration says {_list(own)}"

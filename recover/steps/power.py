@@ -6,10 +6,12 @@ The Proxmox API resets no PCI device; stopping and starting a VM is what resets 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from recover.model.act import Act, AwaitBoot, Pass, Plan, Refuse, ResetVm, ShutdownVm, StartVm, StopVm, SyncDisks, VmRef
 from recover.model.guest import Guest
+from recover.model.host import Host, PciFunction
 from recover.model.hypervisor import AgentState, GuestKind, Hypervisor, VmConfig
 from recover.model.ladder import Param, Params, Step
 from recover.model.reading import Known
@@ -103,6 +105,22 @@ def off_the_bus(snapshot: Snapshot) -> tuple[str, ...]:
     return tuple(a for a in dict.fromkeys(gone) if host.functions and host.function(a) is None)
 
 
+def given_up(host: Host, functions: Iterable[PciFunction]) -> Refuse | None:
+    """A VM with such a device would not start again: `stuck in D3` at its next start (vm-curator issue 60)."""
+    for function in functions:
+        if function.dead:
+            why = f"{function.address} is lost to {host.node}: {function.gave_up}"
+            return Refuse("device-dead", why, f"reboot {host.node}; if it is still gone, cut its power for 30 s")
+    return None
+
+
+def _own_given_up(snapshot: Snapshot, made: Cycle) -> Refuse | None:
+    if not isinstance(snapshot.host, Known):
+        return None
+    own = {a for device in made.config.hostpci for a in device.addresses}
+    return given_up(snapshot.host.value, (f for f in snapshot.host.value.functions if f.address in own))
+
+
 def cycle(snapshot: Snapshot, params: Params, sought: tuple[str, ...] = ()) -> Cycle | Pass | Refuse:
     """How this VM is stopped and started, or why it isn't. `sought`: functions that are found again before that."""
     hypervisor = running(snapshot)
@@ -135,7 +153,9 @@ def _power_cycle(snapshot: Snapshot, findings: tuple[Finding, ...], params: Para
     if gone:
         return Pass(f"{', '.join(gone)} isn't on the node's bus: the VM would not start before it is found again there")
     made = cycle(snapshot, params)
-    return line((*made.down, *made.up), made.words) if isinstance(made, Cycle) else made
+    if not isinstance(made, Cycle):
+        return made
+    return _own_given_up(snapshot, made) or line((*made.down, *made.up), made.words)
 
 
 def _can_shut_down(snapshot: Snapshot, hypervisor: Hypervisor) -> bool:

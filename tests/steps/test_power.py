@@ -17,7 +17,7 @@ from recover.model.verdict import Scope
 from recover.steps.power import start_timeout_s
 from recover.steps.startable import startable
 from tests.core import builders as b
-from tests.steps.looks import acts, dead, must, pci, plan, vm
+from tests.steps.looks import acts, dead, must, node, pci, plan, vm
 
 STUCK = dead(None, Scope.VM, "unowned-memory")
 VM = VmRef("pve", 174, b.SMBIOS, "node-174")
@@ -142,6 +142,23 @@ def test_an_open_question_refuses_and_a_denied_one_names_the_privilege(field, wh
     assert isinstance(offered, Refuse)
     assert "udit on " in offered.lift
     assert ("give the token" in offered.lift) == (why is Why.DENIED)
+
+
+def test_no_stop_with_a_device_that_the_kernel_gave_up():
+    """CloudRift's reports, vm-curator 60, legacy-rocm-build 3414: what works on the other GPUs would be lost too."""
+    first = replace(node().functions[0], gave_up="vfio-pci 0000:41:00.0: not ready 65535ms after FLR; giving up")
+
+    def offered(function):
+        functions = (function, *node().functions[1:])
+        return plan("power-cycle-vm", look(host=Known(node(functions=functions)), host_shell=True), STUCK)
+
+    refused = offered(replace(first, answers=Known(False)))
+    assert isinstance(refused, Refuse) and refused.guard == "device-dead" and "reboot pve1" in refused.lift
+    assert "giving up" in refused.why
+    assert isinstance(offered(replace(first, answers=Known(True))), Line), "it came back"
+    others = replace(first, address="0000:99:00.0", answers=Known(False))
+    shown = node(functions=(*node().functions, others))
+    assert isinstance(plan("power-cycle-vm", look(host=Known(shown), host_shell=True), STUCK), Line)
 
 
 def test_pending_changes_can_be_allowed():
