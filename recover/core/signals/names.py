@@ -10,6 +10,8 @@ NAMES = frozenset({
     "driver-mismatch",
     "driver-missing",
     "driver-not-loaded",
+    "fabric-broken",
+    "fabric-not-ready",
     "ghost-utilisation",
     "gpu-fails",
     "gpu-init-failed",
