@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from recover.model.act import Line
 from recover.model.contact import Failure
 from recover.model.gpu import Condition
 from recover.model.guest import GuestIdentity, Module, Mute
@@ -22,7 +23,7 @@ from tests.core import builders as b
 from tests.core import cases
 from tests.core.looks import stuck
 from tests.core.test_public_cases import Found, driver, no_word, one_gpu, told
-from tests.steps.looks import node, vm
+from tests.steps.looks import node, pci, plan, vm
 
 
 def on_slot(name: str, was: str) -> Any:
@@ -40,6 +41,11 @@ def on_node(functions: tuple[PciFunction, ...], seen: Hypervisor | None = None, 
     seen = seen or vm()
     host = node(functions=functions, **({"qemu": (), "holders": ()} if seen.status == "stopped" else {}))
     return b.healthy_snapshot(**{"hypervisor": seen, "host": Known(host), "host_shell": True, **changes})
+
+
+def off_the_bus(**changes: Any) -> Hypervisor:
+    """Proxmox does not find the first device either."""
+    return vm({"hostpci": (pci(0, present=Known(False)), *(pci(i) for i in range(1, b.GPUS)))}, **changes)
 
 
 def lost(words: str, seen: Hypervisor | None = None, **changes: Any) -> Snapshot:
@@ -110,7 +116,8 @@ CASES: dict[str, tuple[Snapshot, Found]] = {
         [("pci-device-dead", None), ("gpu-missing", "vm")],
     ),
     "docs.herro.me: lspci shows nothing where the GPU was": (
-        on_node(node().functions[1:], **SEVEN), [("pci-device-gone", "host-device"), ("gpu-missing", "vm")],
+        on_node(node().functions[1:], off_the_bus(), **SEVEN),
+        [("pci-device-gone", "host-device"), ("gpu-missing", "vm")],
     ),
     "docs.herro.me, while it is still listed: it does not leave D3cold": (
         lost("vfio-pci 0000:41:00.0: Unable to change power state from D3cold to D0, device inaccessible"),
@@ -137,7 +144,7 @@ CASES: dict[str, tuple[Snapshot, Found]] = {
         [("vm-stopped", None), ("pci-device-dead", None)],
     ),
     "i915-sriov-dkms 342: the function vanished when its VM stopped": (
-        on_node(node().functions[1:], vm(status="stopped"), guest=SILENT),
+        on_node(node().functions[1:], off_the_bus(status="stopped"), guest=SILENT),
         [("vm-stopped", None), ("pci-device-gone", "host-device")],
     ),
     # ---- containers
@@ -167,3 +174,13 @@ def test_open_gpu_kernel_modules_853_a_node_that_froze_is_no_verdict_on_its_gues
     frozen = b.mute_snapshot(SILENT, hypervisor=NoHypervisor("unreachable", "timed out"))
     diagnosis = stuck(frozen, 40)
     assert (told(diagnosis), diagnosis.state) == ([], State.UNCERTAIN)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in CASES if name.startswith(("CloudRift", "docs.herro", "legacy-rocm"))]
+)
+def test_a_vm_is_not_stopped_whose_start_its_device_forbids(name: str) -> None:
+    snapshot = CASES[name][0]
+    found = stuck(snapshot, 40).findings
+    offered = plan("power-cycle-vm", snapshot, *(f for f in found if f.cure is not None))
+    assert not isinstance(offered, Line)
