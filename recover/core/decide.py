@@ -262,7 +262,7 @@ def _limits(
 
 
 def _try(history: History, option: RungOption, ready: Ready, findings: tuple[Finding, ...]) -> Try:
-    why = some(f.says for f in findings)
+    why = some(f.says for f in findings) or "nothing is wrong; this playbook brings a target to idle"
     return Try(option.index, option.step, ready.line, history.used(option.index) + 1, option.scope, why)
 
 
