@@ -50,8 +50,10 @@ class SteadyProbe(GuestProbe):
         if talk is None:
             return super().act(request, left)
         said = self._rest(talk, line_of({**request, "stay": True, "most": left}), ends, time.monotonic())
-        if isinstance(said, Ran) and said.code == 0 and self._talk is None:
-            return Broken(Failure.DIED, "the agent's answer could not be read", said.stdout, started=True)
+        if isinstance(said, Ran) and self._talk is None:
+            # It only passes on what its child says: whatever was heard of it, the child may have begun and may go on.
+            why = f"the agent ended with {said.code}" if said.code else "the agent's answer could not be read"
+            return Broken(Failure.DIED, why, said.stdout, said.stderr, started=True)
         return said
 
     def _answers(self, patience: float) -> bool:

@@ -219,12 +219,14 @@ def mps(tmp_path, start, monkeypatch):
     return tools, member(server.pid), one, two
 
 
+@pytest.mark.xdist_group("mps")  # a look finds every control daemon of this machine
 def test_clients_are_told_by_the_daemon(mps):
     _, server, one, two = mps
     guest = read_guest(ask(LocalShell(), {"do": "look", "health": [], "deadline": 60}, 90.0).stdout)
     assert {(m.server_pid, m.client_pid) for m in guest.mps} == {(server.pid, one.pid), (server.pid, two.pid)}
 
 
+@pytest.mark.xdist_group("mps")  # a look finds every control daemon of this machine
 def test_one_client_is_ended_through_its_server_and_no_other(mps):
     tools, server, one, two = mps
     act = EndMpsClient("g", server, member(one.pid), 20.0)
@@ -236,6 +238,7 @@ def test_one_client_is_ended_through_its_server_and_no_other(mps):
     assert one.poll() is None
 
 
+@pytest.mark.xdist_group("mps")  # a look finds every control daemon of this machine
 def test_another_process_behind_the_number_is_not_ended(mps):
     tools, server, one, _ = mps
     before = (tools / "clients").read_text()
@@ -246,6 +249,7 @@ def test_another_process_behind_the_number_is_not_ended(mps):
     assert (tools / "clients").read_text() == before
 
 
+@pytest.mark.xdist_group("mps")  # a look finds every control daemon of this machine
 def test_a_client_that_stays_is_said(mps):
     tools, server, one, _ = mps
     (tools / "stuck").touch()

@@ -15,6 +15,7 @@ from recover.edge.actuator.guest import GuestActuator
 from recover.edge.shell import SshShell
 from recover.edge.steady import SteadyProbe
 from recover.model.act import AwaitGone, Signal, SyncDisks
+from recover.model.contact import Ran
 from recover.model.guest import Guest
 from recover.model.process import ProcessId
 
@@ -154,3 +155,22 @@ def test_an_act_whose_end_is_not_heard_is_unclear_and_not_repeated(
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     done = GuestActuator(steady).perform(AwaitGone("g", (ProcessId(boot, os.getpid(), int(me[19])),), 30.0))
     assert not done.ok and done.changed and asked == []
+
+
+@pytest.mark.parametrize("code", [-9, 0, 5])
+def test_an_agent_that_ended_without_a_word_leaves_the_act_unclear(
+    steady: SteadyProbe, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """Its child may have begun: what it said is lost with the one who passes it on."""
+    look(steady)
+    rest = steady._rest
+
+    def lost(talk, data, ends, began):
+        if b'"signal"' not in data:
+            return rest(talk, data, ends, began)
+        steady.close()
+        return Ran(code, b"", b"", 0.1)
+
+    monkeypatch.setattr(steady, "_rest", lost)
+    done = GuestActuator(steady).perform(kill(ProcessId("boot", 4194303, 1)))
+    assert (done.ok, done.changed, done.clear) == (False, True, False)
