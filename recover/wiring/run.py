@@ -16,7 +16,6 @@ from recover.core.config_notify import Hook
 from recover.core.report.message import ended
 from recover.edge.clock import SignalInterrupts
 from recover.edge.evidence import EvidenceFolder, NoEvidence
-from recover.edge.hooks import HookedGate, at_the_end
 from recover.edge.store.cases import DAY_S, Case, disruptions_since, to_resume
 from recover.edge.store.folder import StateFolder
 from recover.edge.store.journal import FileJournal, JournalDamaged
@@ -112,10 +111,14 @@ class Recovery:
         hook, wired = self.hooks.get(HookEvent.BEFORE_DISRUPTION), self.wired
         if hook is None:
             return self.gate
+        from recover.edge.hooks import HookedGate
+
         return HookedGate(self.gate, hook, wired.target, run, self._writer(journal), wired.clock.now, self.view)
 
     def _hooks_at_the_end(self, run: str, journal: Journal, closed: Closed) -> tuple[str, ...]:
         """Still under the lock: no other run may begin on a target that is just being given back."""
+        from recover.edge.hooks import at_the_end
+
         target, write, now = self.wired.target, self._writer(journal), self.wired.clock.now
         try:
             return at_the_end(self.hooks, self.state, target, run, journal.entries(), closed, write, now)
