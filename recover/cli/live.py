@@ -15,29 +15,9 @@ from recover.core.history import Attempt, History
 from recover.core.report.lines import action_words, line
 from recover.core.report.words import about, base_words, count, size, span
 from recover.core.sentences import grouped
+from recover.model import record
 from recover.model.act import Pass, Refuse
 from recover.model.ladder import Playbook, Ready
-from recover.model.record import (
-    Acted,
-    Acting,
-    Began,
-    Closed,
-    Consented,
-    Decided,
-    Declined,
-    Ended,
-    Entry,
-    Hooked,
-    Hooking,
-    Interrupted,
-    Kept,
-    Opened,
-    Restore,
-    Saw,
-    Try,
-    Vitals,
-    Wait,
-)
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -48,7 +28,16 @@ if TYPE_CHECKING:
 BAR = 30
 IDLE_MIB = 64  # a GPU at or below is drawn as empty
 _FIGURES = re.compile(r"\d+(?:[.:]\d+)*")
-_KEPT_LINES = (Opened, Consented, Declined, Interrupted, Kept, Began, Ended, Hooked)  # they stay above the view
+_KEPT_LINES = (
+    record.Opened,
+    record.Consented,
+    record.Declined,
+    record.Interrupted,
+    record.Kept,
+    record.Began,
+    record.Ended,
+    record.Hooked,
+)  # they stay above the view
 
 
 class LiveView:
@@ -61,7 +50,7 @@ class LiveView:
         self._doing = "looking"
         self._doing_since = now()
         self._stopping = ""
-        self._seen: Saw | None = None  # the last look that reached the guest
+        self._seen: record.Saw | None = None  # the last look that reached the guest
         self._lock = threading.RLock()
         self._live = self._fresh()
         self.run = ""
@@ -82,13 +71,13 @@ class LiveView:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._live.stop()
 
-    def entry(self, entry: Entry) -> None:
+    def entry(self, entry: record.Entry) -> None:
         with self._lock:
             self._history = after(self._history, entry)
             self._began = entry.at if self._began is None else self._began
-            if isinstance(entry, Opened):
+            if isinstance(entry, record.Opened):
                 self.run = entry.run
-            if isinstance(entry, Saw) and entry.vitals.gpus:
+            if isinstance(entry, record.Saw) and entry.vitals.gpus:
                 self._seen = entry
             self._note(entry)
         if isinstance(entry, _KEPT_LINES):
@@ -97,22 +86,22 @@ class LiveView:
             stamp = time.strftime("%H:%M:%S", time.localtime(entry.at))
             self._console.print(Text(f"{stamp} {line(entry)}", style="dim"))
 
-    def _note(self, entry: Entry) -> None:
+    def _note(self, entry: record.Entry) -> None:
         """What goes on now, for the line that a person reads first."""
         match entry:
-            case Acting(action=action, restores=restores):
+            case record.Acting(action=action, restores=restores):
                 self._do(("putting back: " if restores else "") + action_words(action), entry.at)
-            case Decided(decision=Wait(seconds=seconds, why=why)):
+            case record.Decided(decision=record.Wait(seconds=seconds, why=why)):
                 self._do(why if seconds > 0 else "looking", entry.at)
-            case Decided(decision=Try(step=step)):
+            case record.Decided(decision=record.Try(step=step)):
                 self._do(f"about to try {step}", entry.at)
-            case Decided(decision=Restore(duty=duty)):
+            case record.Decided(decision=record.Restore(duty=duty)):
                 self._do(f"putting back {duty.key}", entry.at)
-            case Hooking(event=event):
+            case record.Hooking(event=event):
                 self._do(f"running the hook {event}", entry.at)
-            case Acted() | Ended():
+            case record.Acted() | record.Ended():
                 self._do("looking", entry.at)
-            case Closed():
+            case record.Closed():
                 self._do("done", entry.at)
 
     def _do(self, what: str, at: float) -> None:
@@ -236,7 +225,7 @@ class LiveView:
             return "+", "", f"{number}done in {took}" + ("" if looked else "; whether it helped, the next look says")
         return "x", "red", f"{number}failed after {took}: {clean(last.outcome.detail)}"
 
-    def _machine(self, history: History, seen: Saw | None) -> list[RenderableType]:
+    def _machine(self, history: History, seen: record.Saw | None) -> list[RenderableType]:
         from rich.text import Text
 
         last = history.last
@@ -253,14 +242,14 @@ class LiveView:
             return [*rows, self._all_gpus(seen.vitals), self._ram(seen.vitals)]
         return [*rows, *(self._gpu(seen.vitals, i) for i in range(len(seen.vitals.gpus))), self._ram(seen.vitals)]
 
-    def _gpu(self, vitals: Vitals, at: int) -> Text:
+    def _gpu(self, vitals: record.Vitals, at: int) -> Text:
         gpu = vitals.gpus[at]
         if gpu.used_mib is None or not gpu.total_mib:
             return self._unknown(f"GPU {gpu.index}", gpu.condition)
         figures = f"{size(gpu.used_mib)} used of {size(gpu.total_mib)}"
         return self._bar(f"GPU {gpu.index}", gpu.used_mib, gpu.total_mib, figures, gpu.used_mib > IDLE_MIB)
 
-    def _all_gpus(self, vitals: Vitals) -> Text:
+    def _all_gpus(self, vitals: record.Vitals) -> Text:
         """One bar for all, where the terminal is too low for one each."""
         known = [(g.used_mib, g.total_mib) for g in vitals.gpus if g.used_mib is not None and g.total_mib]
         used, total = sum(u for u, _ in known), sum(t or 0 for _, t in known)
@@ -268,7 +257,7 @@ class LiveView:
         figures = f"{size(used)} used on {count(len(known), 'GPU')}" + (f", {silent} do not answer" if silent else "")
         return self._bar("GPUs ", used, total, figures, used > IDLE_MIB)
 
-    def _ram(self, vitals: Vitals) -> Text:
+    def _ram(self, vitals: record.Vitals) -> Text:
         free, total = vitals.ram_available_mib, vitals.ram_total_mib
         if free is None or not total:
             return self._unknown("RAM  ", "not read")

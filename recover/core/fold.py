@@ -9,6 +9,7 @@ from typing import assert_never
 from recover.core.duties import OpenDuty, after_reset, freed_by_boot, resets
 from recover.core.history import Attempt, History
 from recover.core.past import OwnActs, Reboot, advance
+from recover.model import record
 from recover.model.act import (
     AskServer,
     ClearMarker,
@@ -21,23 +22,6 @@ from recover.model.act import (
 )
 from recover.model.guest import Mark
 from recover.model.ladder import Ready
-from recover.model.record import (
-    Acted,
-    Acting,
-    Began,
-    Closed,
-    Consented,
-    Decided,
-    Declined,
-    Ended,
-    Entry,
-    Hooked,
-    Hooking,
-    Interrupted,
-    Kept,
-    Opened,
-    Saw,
-)
 from recover.model.verdict import Scope, State
 from recover.steps.undo import duty as duty_of
 from recover.steps.undo import settles
@@ -49,48 +33,48 @@ _SAYS_ONLY = (PlaceMarker, ClearMarker, AskServer)  # they change nothing that a
 _SICK = frozenset({"dead", "hung"})
 
 
-def fold(entries: Iterable[Entry], start: History | None = None) -> History:
+def fold(entries: Iterable[record.Entry], start: History | None = None) -> History:
     history = start if start is not None else History()
     for entry in entries:
         history = after(history, entry)
     return history
 
 
-def after(history: History, entry: Entry) -> History:
+def after(history: History, entry: record.Entry) -> History:
     """The history with one more entry."""
     match entry:
-        case Opened():
+        case record.Opened():
             return _opened(history, entry)
-        case Saw():
+        case record.Saw():
             return _saw(history, entry)
-        case Decided():
+        case record.Decided():
             return history
-        case Consented():
+        case record.Consented():
             return replace(history, prompt_s=history.prompt_s + entry.waited_s)
-        case Declined():
+        case record.Declined():
             return _declined(history, entry)
-        case Interrupted():
+        case record.Interrupted():
             return replace(history, interrupted=entry)
-        case Kept():
+        case record.Kept():
             return replace(history, evidence=entry.evidence)
-        case Began():
+        case record.Began():
             return _began(history, entry)
-        case Acting():
+        case record.Acting():
             return _acting(history, entry)
-        case Acted():
+        case record.Acted():
             return _acted(history, entry)
-        case Ended():
+        case record.Ended():
             return _ended(history, entry.index, entry.outcome, entry.at)
-        case Hooking() | Hooked():  # core.hooks reads them: what hooks did decides nothing within the run
+        case record.Hooking() | record.Hooked():  # core.hooks reads them: what hooks did decides nothing within the run
             return history
-        case Closed():
+        case record.Closed():
             left = tuple(d for d in history.duties if d.duty.key in entry.carried)
             return replace(history, closed=entry, duties=left)
         case _:
             assert_never(entry)
 
 
-def _opened(history: History, entry: Opened) -> History:
+def _opened(history: History, entry: record.Opened) -> History:
     """A crash is an attempt that ended unclear. Nobody's consent, refusal or patience outlives its run; debts do.
 
     A run that was closed is over: a later one in its journal inherits what is owed, and begins its own climb.
@@ -124,7 +108,7 @@ def _opened(history: History, entry: Opened) -> History:
     )
 
 
-def _saw(history: History, entry: Saw) -> History:
+def _saw(history: History, entry: record.Saw) -> History:
     state = entry.diagnosis.state
     settled = dict(entry.settled)
     mark = entry.mark
@@ -157,7 +141,7 @@ def _same_boot(reboot: Reboot | None, mark: Mark) -> bool:
     return reboot is not None and reboot.boot_id == mark.boot_id
 
 
-def _worst_case(saw: Saw) -> float:
+def _worst_case(saw: record.Saw) -> float:
     """Seconds that the whole ladder can need from here, with time for a second try and for the looks between."""
     return sum(option.offer.line.worst_case_s + LOOKS_S for option in saw.options if isinstance(option.offer, Ready))
 
@@ -169,14 +153,14 @@ def _closed_spans(spans: tuple[OwnActs, ...], mark: Mark) -> tuple[OwnActs, ...]
     )
 
 
-def _declined(history: History, entry: Declined) -> History:
+def _declined(history: History, entry: record.Declined) -> History:
     history = replace(history, prompt_s=history.prompt_s + entry.waited_s)
     if entry.skip:
         return replace(history, skipped=history.skipped | {entry.step})
     return replace(history, declined=entry)
 
 
-def _began(history: History, entry: Began) -> History:
+def _began(history: History, entry: record.Began) -> History:
     attempt = Attempt(entry.index, entry.step, entry.attempt, entry.scope, entry.at, entry.findings)
     ended = history.ended | _groups_to_end(history.last, entry)
     return replace(
@@ -188,7 +172,7 @@ def _began(history: History, entry: Began) -> History:
     )
 
 
-def _groups_to_end(saw: Saw | None, entry: Began) -> frozenset[tuple[str, str]]:
+def _groups_to_end(saw: record.Saw | None, entry: record.Began) -> frozenset[tuple[str, str]]:
     """The launches that this try ends: if one fails again under a new key, it is a crash loop and not our fault."""
     if saw is None:
         return frozenset()
@@ -198,7 +182,7 @@ def _groups_to_end(saw: Saw | None, entry: Began) -> frozenset[tuple[str, str]]:
     return frozenset((key, launch) for key, launch in saw.vitals.launches if key in keys)
 
 
-def _acting(history: History, entry: Acting) -> History:
+def _acting(history: History, entry: record.Acting) -> History:
     owed = duty_of(entry.action)
     duties = history.duties
     if entry.restores:
@@ -219,14 +203,14 @@ def _acting(history: History, entry: Acting) -> History:
     )
 
 
-def _reboot_asked(history: History, entry: Acting) -> Reboot | None:
+def _reboot_asked(history: History, entry: record.Acting) -> Reboot | None:
     """From the moment that it is begun: a kill right after it must not make the silence that follows a mystery."""
     if not isinstance(entry.action, RebootGuest):
         return history.reboot
     return Reboot(entry.action.boot_id, entry.at, entry.action.deadline_s)
 
 
-def _span_opened(history: History, entry: Acting) -> tuple[OwnActs, ...]:
+def _span_opened(history: History, entry: record.Acting) -> tuple[OwnActs, ...]:
     saw = history.last
     spans = history.own_acts
     if saw is not None and saw.mark is not None and all(s.until_uptime_s is not None for s in spans):
@@ -245,7 +229,7 @@ def _reboot_answered(reboot: Reboot | None, outcome: Outcome) -> Reboot | None:
     return replace(reboot, sure=outcome.ok)
 
 
-def _acted(history: History, entry: Acted) -> History:
+def _acted(history: History, entry: record.Acted) -> History:
     done = next((a for a in history.acting if a.n == entry.n), None)
     if done is None:
         return history

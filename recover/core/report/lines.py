@@ -7,79 +7,58 @@ from typing import assert_never
 from recover.core.clean import clean
 from recover.core.report.words import brief, gpu_sum, size, span
 from recover.core.sentences import grouped, some
-from recover.model import act
-from recover.model.record import (
-    Acted,
-    Acting,
-    Began,
-    Closed,
-    Consented,
-    Decided,
-    Declined,
-    Ended,
-    Entry,
-    Hooked,
-    Hooking,
-    Interrupted,
-    Kept,
-    Opened,
-    Restore,
-    Saw,
-    Stop,
-    Try,
-    Wait,
-)
+from recover.model import act, record
 
 
-def line(entry: Entry) -> str:
+def line(entry: record.Entry) -> str:
     """One line for a person, or an empty string where the entry says nothing that its neighbours don't."""
     return clean(_line(entry), 600)
 
 
-def _line(entry: Entry) -> str:
+def _line(entry: record.Entry) -> str:
     match entry:
-        case Opened():
+        case record.Opened():
             goes_on = "goes on after a crash, consent is asked anew" if entry.resumed else "begins"
             return (
                 f"run {entry.run} on {entry.target} {goes_on}: playbook {entry.playbook}, by {entry.who}@{entry.host}"
             )
-        case Saw():
+        case record.Saw():
             return saw_line(entry)
-        case Decided(decision=decision):
+        case record.Decided(decision=decision):
             return _decision(decision)
-        case Consented(step=step, by=by):
+        case record.Consented(step=step, by=by):
             return f"consent to {step}: {by}"
-        case Declined(by=by, why=why, step=step, skip=skip):
+        case record.Declined(by=by, why=why, step=step, skip=skip):
             return f"{by} {'skips' if skip else 'says no to'} {step or 'the next step'}" + (f": {why}" if why else "")
-        case Interrupted(by=by):
+        case record.Interrupted(by=by):
             return f"asked to stop by {by}: finishing what is owed, then ending"
-        case Kept(evidence=evidence, missing=missing):
+        case record.Kept(evidence=evidence, missing=missing):
             return (f"evidence kept in {evidence}" if evidence else "no evidence is kept of this run") + (
                 f"; missing: {', '.join(missing)}" if missing else ""
             )
-        case Began(step=step, attempt=attempt, scope=scope):
+        case record.Began(step=step, attempt=attempt, scope=scope):
             return f"{step} begins (try {attempt}, scope {scope.word})"
-        case Acting(action=action, restores=restores):
+        case record.Acting(action=action, restores=restores):
             return ("put back: " if restores else "act: ") + action_words(action)
-        case Acted(outcome=outcome):
+        case record.Acted(outcome=outcome):
             end = "ok" if outcome.ok else "failed" if outcome.clear else "unclear whether it was done"
             detail = f": {brief(outcome.detail)}" if outcome.detail else ""
             return f"  {end}{detail}" + (f" ({span(outcome.seconds)})" if outcome.seconds >= 1 else "")
-        case Ended(step=step, outcome=outcome):
+        case record.Ended(step=step, outcome=outcome):
             return f"{step} ended" + ("" if outcome.ok else f", failed: {brief(outcome.detail)}") + "; looking again"
-        case Hooking(event=event, command=command):
+        case record.Hooking(event=event, command=command):
             return f"hook {event}: running {command}"
-        case Hooked(event=event, outcome=outcome):
+        case record.Hooked(event=event, outcome=outcome):
             said = "done" if outcome.ok else "FAILED"
             detail = f": {outcome.detail}" if outcome.detail else ""
             return f"hook {event} {said}{detail}" + (f" ({span(outcome.seconds)})" if outcome.seconds >= 1 else "")
-        case Closed(end=end):
+        case record.Closed(end=end):
             return f"end: {end.kind}: {end.why}"
         case _:
             assert_never(entry)
 
 
-def saw_line(saw: Saw) -> str:
+def saw_line(saw: record.Saw) -> str:
     """What a look found: state, what is wrong, the figures."""
     says = [f.says for f in saw.diagnosis.findings]
     says = says or [
@@ -91,22 +70,22 @@ def saw_line(saw: Saw) -> str:
     return f"looked: {saw.diagnosis.state}" + (f": {shown}" if shown else "") + f" [{figures(saw)}]"
 
 
-def figures(saw: Saw) -> str:
+def figures(saw: record.Saw) -> str:
     if not saw.vitals.reached:
         vm = f", VM {saw.vitals.vm_status}" if saw.vitals.vm_status else ""
         return f"guest not reached{vm}"
     return f"{gpu_sum(saw.vitals)}, RAM available {size(saw.vitals.ram_available_mib)}"
 
 
-def _decision(decision: Try | Restore | Wait | Stop) -> str:
+def _decision(decision: record.Try | record.Restore | record.Wait | record.Stop) -> str:
     match decision:
-        case Try(step=step, scope=scope, why=why):
+        case record.Try(step=step, scope=scope, why=why):
             return f"next: {step} (scope {scope.word}): {why}"
-        case Restore(duty=duty):
+        case record.Restore(duty=duty):
             return f"next: put back {duty.key}"
-        case Wait(seconds=seconds, why=why):
+        case record.Wait(seconds=seconds, why=why):
             return (why if why.startswith("waiting") else f"waiting: {why}") if seconds > 0 else ""
-        case Stop():
+        case record.Stop():
             return ""
         case _:
             assert_never(decision)

@@ -8,27 +8,8 @@ from dataclasses import dataclass, replace
 
 from recover.core.report.lines import action_words, line
 from recover.core.report.words import brief, span
+from recover.model import record
 from recover.model.act import Outcome
-from recover.model.record import (
-    Acted,
-    Acting,
-    Began,
-    Closed,
-    Consented,
-    Decided,
-    Declined,
-    Ended,
-    Entry,
-    Hooked,
-    Interrupted,
-    Kept,
-    Opened,
-    Restore,
-    Saw,
-    Stop,
-    Try,
-    Wait,
-)
 
 FIGURES = re.compile(r"\b[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]|\d+(?:[.:]\d+)*")
 
@@ -87,40 +68,40 @@ class _Writer:
             items[place] = replace(item, at=old.at, until=item.at, times=old.times + 1, more=old.more + item.more)
         self.chapters[-1] = replace(last, items=tuple(items))
 
-    def write(self, entry: Entry) -> None:
+    def write(self, entry: record.Entry) -> None:
         match entry:
-            case Opened():
+            case record.Opened():
                 self._opened(entry)
-            case Saw():
+            case record.Saw():
                 self.item(_item(entry, "look", tone=_look_tone(entry)))
-            case Decided(decision=decision):
+            case record.Decided(decision=decision):
                 self._decided(entry, decision)
-            case Consented():
+            case record.Consented():
                 waited = f" (after {span(entry.waited_s)})" if entry.waited_s >= 1 else ""
                 self.item(Item(entry.at, "yes", line(entry) + waited))
-            case Declined():
+            case record.Declined():
                 self.item(_item(entry, "no", tone="warn"))
-            case Interrupted():
+            case record.Interrupted():
                 self.item(_item(entry, "stop", tone="warn"))
-            case Kept():
+            case record.Kept():
                 self.item(_item(entry, "kept"))
-            case Hooked(outcome=outcome):
+            case record.Hooked(outcome=outcome):
                 self.item(_item(entry, "hook", tone="plain" if outcome.ok else "warn"))
-            case Began():
+            case record.Began():
                 self._began(entry)
-            case Acting():
+            case record.Acting():
                 self._acting(entry)
-            case Acted():
+            case record.Acted():
                 self._acted(entry)
-            case Ended(outcome=outcome):
+            case record.Ended(outcome=outcome):
                 said, tone = outcome_words(outcome)
                 self._end(said, tone)
-            case Closed():
+            case record.Closed():
                 self._closed = True
                 self.chapter(entry.at, "The end")
                 self.item(_item(entry, "end"))
 
-    def _opened(self, entry: Opened) -> None:
+    def _opened(self, entry: record.Opened) -> None:
         if self._running:
             self._end("cut: the tool ended before the rung did", "bad")
         self._step = ""
@@ -129,23 +110,25 @@ class _Writer:
         self.chapter(entry.at, title)
         self.item(_item(entry, "run"))
 
-    def _decided(self, entry: Decided, decision: Try | Restore | Wait | Stop) -> None:
+    def _decided(
+        self, entry: record.Decided, decision: record.Try | record.Restore | record.Wait | record.Stop
+    ) -> None:
         match decision:
-            case Try(step=step):
+            case record.Try(step=step):
                 if self._step != step:
                     self.chapter(entry.at, step)
                 self._step = step
                 self.item(_item(entry, "next"))
-            case Restore(duty=duty):
+            case record.Restore(duty=duty):
                 if not self._running and self.chapters[-1:] and not self.chapters[-1].title.startswith("Put back"):
                     self.chapter(entry.at, "Put back what is owed")
                 self.item(Item(entry.at, "next", f"put back: {action_words(duty.do)}"))
-            case Wait() if line(entry):
+            case record.Wait() if line(entry):
                 self.item(_item(entry, "wait"))
             case _:
                 pass
 
-    def _began(self, entry: Began) -> None:
+    def _began(self, entry: record.Began) -> None:
         self.tries += 1
         if self._step != entry.step or not self.chapters:
             self.chapter(entry.at, entry.step)
@@ -163,14 +146,14 @@ class _Writer:
                 break
         self._running = False
 
-    def _acting(self, entry: Acting) -> None:
+    def _acting(self, entry: record.Acting) -> None:
         words = action_words(entry.action)
         text = f"{words}: begun; its end is not in the journal, so it may or may not have happened"
         self.item(Item(entry.at, "back" if entry.restores else "act", text, tone="warn", key=f"#{entry.n}"))
         last = self.chapters[-1]
         self._acts[entry.n] = (len(self.chapters) - 1, len(last.items) - 1)
 
-    def _acted(self, entry: Acted) -> None:
+    def _acted(self, entry: record.Acted) -> None:
         chapter, place = self._acts.pop(entry.n, (-1, -1))
         if chapter < 0:
             return
@@ -199,11 +182,11 @@ def outcome_words(outcome: Outcome) -> tuple[str, str]:
     return ("failed", "bad") if outcome.clear else ("unclear whether it was done", "warn")
 
 
-def _look_tone(saw: Saw) -> str:
+def _look_tone(saw: record.Saw) -> str:
     return "bad" if saw.diagnosis.findings else "good" if saw.diagnosis.state.value == "healthy" else "warn"
 
 
-def _item(entry: Entry, kind: str, tone: str = "plain") -> Item:
+def _item(entry: record.Entry, kind: str, tone: str = "plain") -> Item:
     text = line(entry)
     return Item(entry.at, kind, text, tone=tone, key=FIGURES.sub("#", text))
 
@@ -220,7 +203,7 @@ def _alike(items: list[Item], item: Item) -> int | None:
     return None
 
 
-def timeline(entries: Iterable[Entry]) -> tuple[Chapter, ...]:
+def timeline(entries: Iterable[record.Entry]) -> tuple[Chapter, ...]:
     """Chapters in the order in which they happened."""
     writer = _Writer()
     for entry in entries:
