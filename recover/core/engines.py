@@ -154,7 +154,6 @@ _OFFLINE = re.compile(r"\.run_batch\b|\brun-batch\b|\bvllm\.entrypoints\.cli\.ma
 _RENAMED = re.compile(r"^[\w.@-]+::(EngineCore?|Worker|APIServer|DPCoord(?:inator)?)(?:_[A-Z]*\d*)*$")
 _MPI_RANK = re.compile(r"^\S*python[\d.]* -m mpi4py\.futures\.server\b")
 _SPAWN = re.compile(r"multiprocessing\.(spawn|forkserver)\b")
-_TRACKER = re.compile(r"multiprocessing\.resource_tracker\b")
 
 
 def words_of(process: Process) -> str:
@@ -264,10 +263,6 @@ def legitimate_holder(process: Process) -> str:
 def spawned_child(process: Process) -> bool:
     """A Python child whose title is not set yet (or never will be)."""
     return _SPAWN.search(process.title) is not None
-
-
-def resource_tracker(process: Process) -> bool:
-    return _TRACKER.search(process.title) is not None
 
 
 def flag(argv: tuple[str, ...], names: tuple[str, ...]) -> str | None:

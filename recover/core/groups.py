@@ -6,7 +6,7 @@ Who belongs together is found in `kinship`; here a group gets its name, owner, l
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from recover.core import engines
@@ -16,7 +16,7 @@ from recover.core.owners import ancestors, owner_of
 from recover.core.redact import redact, redact_text
 from recover.model.gpu import Gpu
 from recover.model.guest import Guest
-from recover.model.process import Group, Health, Owner, OwnerKind, Process, ProcessId, Rank
+from recover.model.process import Group, Health, Owner, OwnerKind, Process, Rank
 from recover.model.reading import Known
 from recover.model.snapshot import Snapshot
 
@@ -166,7 +166,3 @@ def fingerprint(group: Group) -> str:
 
 def with_health(group: Group, health: Health, why: str) -> Group:
     return replace(group, health=health, why=why)
-
-
-def member_ids(groups: Iterable[Group]) -> frozenset[ProcessId]:
-    return frozenset(member for group in groups for member in group.members)

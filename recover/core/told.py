@@ -105,10 +105,6 @@ def stands(book: Notebook, changes: Iterable[Transition]) -> Notebook:
     return replace(book, present=tuple(found[name] for name in sorted(found)))
 
 
-def told_by(book: Notebook, to: str, target: str) -> Told | None:
-    return next((t for t in book.told if t.to == to and t.target == target), None)
-
-
 def all_owed(book: Notebook, to: str, want: Want, now: float) -> tuple[Owed, ...]:
     """What one destination is owed of all targets, the worst first."""
     was = {t.target: t for t in book.told if t.to == to}
