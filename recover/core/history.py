@@ -100,7 +100,6 @@ class History:
             first=self.first.mark if self.first is not None else None,
             owed_vm=any(isinstance(d.duty.do, StartVm) for d in self.duties),
             tries=len(self.attempts),
-            tried_for=frozenset(f.signal for a in self.attempts for f in a.findings),
             reboot=self.reboot,
         )
 

@@ -56,7 +56,6 @@ class Past:
     first: Mark | None = None
     owed_vm: bool = False  # we stopped the VM: that it is stopped is not news
     tries: int = 0
-    tried_for: frozenset[str] = frozenset()  # signals that a try of this climb was to cure
     reboot: Reboot | None = None  # asked for, and its new boot not seen yet
 
 

@@ -326,12 +326,12 @@ def test_our_own_abandoned_probe_is_not_evidence() -> None:
     assert stuck(b.healthy_snapshot(processes=(probe,))).state is State.HEALTHY
 
 
-def test_a_try_for_the_same_finding_needs_more_than_an_owner() -> None:
-    """After a reset for held memory, a server on that GPU that explains only a part of it is no proof."""
+def test_after_a_try_it_needs_more_than_an_owner() -> None:
+    """Whatever it was for: a server on that GPU that explains only a part of its memory is no proof."""
     cards = tuple(
         b.gpu(i, **({"used_mib": Known(80_000), "processes": [GpuProcess(7100, 1000, "compute")]} if i == 2 else {}))
         for i in range(8)
     )
     snapshot = b.healthy_snapshot(gpus=cards, processes=(b.process(7100, "python3 train.py", holds=b.holding(2)),))
     assert once(snapshot).state is State.HEALTHY
-    assert once(snapshot, Past(tried_for=frozenset({"gpu-memory-held"}))).state is State.UNCERTAIN
+    assert once(snapshot, Past(tries=1)).state is State.UNCERTAIN

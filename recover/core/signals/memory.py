@@ -37,7 +37,8 @@ def gpu_memory_held(look: Look) -> Signs:
         if used <= idle or look.broken:
             continue
         if _owned(look, gpu):
-            if "gpu-memory-held" in look.past.tried_for and not _explained(gpu, used - idle):
+            # As for RAM below: whatever a try was for, dead groups may have hidden this, and what came up hides it now.
+            if look.past.tries and not _explained(gpu, used - idle):
                 yield Gap(f"GPU {gpu.index} uses {gib(used)}, more than its processes are listed with")
             continue
         doubt = _undecidable(look, gpu)
@@ -75,7 +76,7 @@ def _watches(look: Look, group: Group) -> bool:
 
 
 def _explained(gpu: Gpu, used: int) -> bool:
-    """Whether the driver's rows account for what is used: asked only where a try was to free this very memory."""
+    """Whether the driver's rows account for what is used: asked only after a try."""
     rows = gpu.processes.value if isinstance(gpu.processes, Known) else ()
     listed = [row.used_mib for row in rows if row.used_mib is not None]
     return len(listed) == len(rows) and used <= sum(listed) + CONTEXT_MIB * max(1, len(rows))
