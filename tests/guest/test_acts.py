@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -362,12 +361,21 @@ def test_caches_that_meminfo_does_not_name(agent, tmp_path):
     assert agent("look", root=str(tmp_path)).one("ram").number("cache") == 1024 * 1024 + 1024
 
 
-@pytest.mark.parametrize(("script", "missing"), [("echo 570.148; exit 0", ()), ("exec sleep 987.6", DRIVERS_OWN)])
+def lives(pid: int, began: int) -> bool:
+    try:
+        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX" and int(rest[18]) == began
+
+
+@pytest.mark.parametrize(("script", "missing"), [("echo 570.148; exit 0", ()), ("exec sleep 600", DRIVERS_OWN)])
 def test_the_drivers_own_view_is_asked_beside_the_rest_and_a_hang_costs_only_that(
     start, agent, tmp_path, monkeypatch, script, missing
 ):
     tool = tmp_path / "nvidia-smi"
-    tool.write_text(f"#!/bin/sh\n{script}\n")
+    asked = tmp_path / "asked"
+    tool.write_text(f'#!/bin/sh\necho $$ $(cut -d" " -f22 /proc/$$/stat) >>"{asked}"\n{script}\n')
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     report = agent("dump", deadline=6.0)
@@ -379,5 +387,8 @@ def test_the_drivers_own_view_is_asked_beside_the_rest_and_a_hang_costs_only_tha
     else:
         assert "570.148" in pieces["nvidia-smi-q.txt"]
     assert report.one("done").flag("ok") and report.one("end") is not None
-    left = subprocess.run(["pgrep", "-f", "^sleep 987.6$"], capture_output=True, text=True, check=False)
-    assert left.stdout == "", "the question outlived the one who asked"
+    # by pid and start: another test may have the same question open
+    askers = [line.split() for line in asked.read_text().splitlines()]
+    assert askers, "the driver's tool was never asked"
+    left = [pid for pid, began in askers if lives(int(pid), int(began))]
+    assert not left, "the question outlived the one who asked"
