@@ -64,13 +64,13 @@ def in_session(leader: int) -> list[int]:
 
 
 def kids_of(pid: int) -> list[int]:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 90
     while not (found := Path(f"/proc/{pid}/task/{pid}/children").read_text().split()) and time.monotonic() < end:
         time.sleep(0.02)
     return [int(word) for word in found]
 
 
-def gone_within(leader: int, seconds: float = 20.0) -> bool:
+def gone_within(leader: int, seconds: float = 90.0) -> bool:
     end = time.monotonic() + seconds
     while in_session(leader) and time.monotonic() < end:
         time.sleep(0.05)
@@ -83,7 +83,7 @@ def sweep():
     leaders: list[int] = []
     yield leaders.append
     for leader in leaders:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 90
         while in_session(leader) and time.monotonic() < end:
             with contextlib.suppress(ProcessLookupError):  # the whole group at once: no fork slips through
                 os.killpg(leader, signal.SIGKILL)

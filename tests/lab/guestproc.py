@@ -132,7 +132,7 @@ class GuestProcess:
                 env={"PATH": os.environ["PATH"], "PYTHONPATH": str(files.SOURCE), "LANG": "C.UTF-8"},
             )
 
-    def wait_ready(self, limit_s: float = 30.0) -> None:
+    def wait_ready(self, limit_s: float = 90.0) -> None:
         end = time.monotonic() + limit_s
         while not (self.world / "ready").exists():
             if self.ended() is not None:

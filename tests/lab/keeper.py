@@ -203,7 +203,7 @@ class Keeper(Books):
                 start_new_session=True,
             )
 
-    def wait_pve(self, limit_s: float = 60) -> None:
+    def wait_pve(self, limit_s: float = 120) -> None:
         end = time.monotonic() + limit_s
         while not (self.folder / "pve/server.json").exists():
             assert self.pve_process is not None

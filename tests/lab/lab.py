@@ -187,7 +187,7 @@ class Lab:
         self.ask("activate")
         self.wait_settled()
 
-    def wait_settled(self, limit_s: float = 30.0) -> None:
+    def wait_settled(self, limit_s: float = 90.0) -> None:
         end = time.monotonic() + limit_s
         while not self.ask("settled")["settled"]:
             if time.monotonic() > end:

@@ -49,7 +49,7 @@ def up(tmp_path: Path) -> Iterator[Callable[..., Lab]]:
         lab.down()
 
 
-def until(check: Callable[[], Any], limit_s: float = 30.0) -> Any:
+def until(check: Callable[[], Any], limit_s: float = 90.0) -> Any:
     end = time.monotonic() + limit_s
     while not (got := check()):
         assert time.monotonic() < end, "it did not happen in time"
@@ -66,7 +66,7 @@ def kill_all(lab: Lab, group: str) -> None:
     lab.ssh(f"kill -9 {' '.join(pids)}")
 
 
-def api(lab: Lab, method: str, path: str, limit_s: float = 30.0) -> Any:
+def api(lab: Lab, method: str, path: str, limit_s: float = 90.0) -> Any:
     """One call by curl, with the token and the CA that config.toml names; a task is waited for."""
     server = Control(lab.folder / "pve").server()
     secret = Path(server["secret_file"]).read_text().strip()

@@ -126,7 +126,7 @@ class Bench:
         return upid
 
     def end(self, upid: str) -> str:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while time.monotonic() < deadline:
             status = self.node.tasks(upid).status.get()
             if status["status"] == "stopped":
@@ -143,7 +143,7 @@ class Bench:
         return [line["t"] for line in self.node.tasks(upid).log.get(limit=0)]
 
     def until(self, true: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while not true():
             assert time.monotonic() < deadline, "did not happen"
             time.sleep(0.02)

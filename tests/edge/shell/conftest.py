@@ -85,7 +85,7 @@ class Sshd:
             shell.close()
         for pid in self.connections() if self.process.poll() is None else []:
             end_tree(pid)
-        until = time.monotonic() + 10
+        until = time.monotonic() + 90
         while self.process.poll() is None and self.connections() and time.monotonic() < until:
             time.sleep(0.02)  # it reaps them
         self.process.terminate()
@@ -144,7 +144,7 @@ def sshd_in(
 
 
 def _await_listening(server: Sshd) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 90
     while time.monotonic() < until and server.process.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection((HERE, server.port), 1):
             return

@@ -61,7 +61,7 @@ def alive(pid: int) -> bool:
 
 
 def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 90
     while not true():
         assert time.monotonic() < end
         time.sleep(0.02)
