@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from recover.core.past import Past
 from recover.core.report.check.verdict import Checked
 from recover.core.watch import Policy, judged, known_before, remembered, step
-from recover.model.notice import Notice
 from recover.model.watch import Standing, Transition
 from recover.ports import Clock, Herald, Kept, Standings
 
@@ -22,16 +21,6 @@ class Watched:
     trouble: tuple[str, ...] = ()
 
 
-class Silent:
-    """A herald that tells nobody."""
-
-    def tell(self, *changes: Transition) -> tuple[str, ...]:
-        return ()
-
-    def announce(self, *notices: Notice) -> tuple[str, ...]:
-        return ()
-
-
 @dataclass(frozen=True, slots=True)
 class Watcher:
     """Takes what was checked. Safe for many threads, and beside other processes of the same state folder."""
@@ -41,12 +30,18 @@ class Watcher:
     clock: Clock
     policy: Policy
 
-    def checked(self, *seen: Checked) -> tuple[tuple[Watched, ...], tuple[str, ...]]:
+    def checked(
+        self, *seen: Checked, shown: Callable[[Standing], None] | None = None
+    ) -> tuple[tuple[Watched, ...], tuple[str, ...]]:
         """Remember it all, then tell together what changed. Gives also what could not be told, a sentence each.
 
         Never raises for what the world does. The herald is called also where nothing changed: it may owe something.
+        `shown` is given each standing before anybody is told, which may take its time.
         """
         kept = [(one.target, self._remember(one)) for one in seen]
+        if shown is not None:
+            for _, k in kept:
+                shown(k.standing)
         failed = self.herald.tell(*(change for _, k in kept for change in k.due))
         for target, k in kept:
             if k.due:

@@ -283,6 +283,7 @@ def alert(name: str, labels: dict[str, str], value: str = "") -> dict[str, Any]:
 
 
 STATE = "gpu_recover_state{%}"
+LASTING = "gpu_recover_hard_state{%}"
 FIRES = (
     Fires("GpuServerDeadOrHung", 2, "ticket", "dead-group", "process"),
     Fires("GpuServerCrashLoop", 2, "page", "crash-loop", "none"),
@@ -315,7 +316,11 @@ FIRES = (
     Fires("GpuGuestSickForLong", 20, "page", series=STATE, values="2x60"),
     Fires("GpuGuestNotSeen", 10, "page", series=STATE, values="3x60"),
     Fires("GpuGuestSuspicious", 30, "ticket", series=STATE, values="1x60"),
-    Fires("GpuGuestFlaps", 6, "ticket", series=STATE, values="0 2 0 2 0 2 0 0x60", value="6"),
+    Fires("GpuGuestFlaps", 6, "ticket", series=STATE, values="0 2 0 2 0 2 0 0x60"),
+    Fires("GpuGuestSickForLong", 20, "page", series=LASTING, values="2x60"),
+    Fires("GpuGuestNotSeen", 10, "page", series=LASTING, values="3x60"),
+    Fires("GpuGuestSuspicious", 30, "ticket", series=LASTING, values="1x60"),
+    Fires("GpuGuestFlaps", 3, "ticket", series="gpu_recover_flapping{%}", values="0 0 0 1x60"),
     Fires("GpuRecoverLookStale", 16, "page", series="gpu_recover_look_timestamp_seconds{%}", values="0x60"),
 )
 DAY = (
@@ -369,7 +374,23 @@ def special() -> list[dict[str, Any]]:
             [(ripe.alert, 10, [ripe.expected("a")])],
         ),
         a_test(own, [entry for name, m, one in told for entry in ((name, m - 1, []), (name, m, [one]))]),
+        *remembered(),
         a_test(WELL, [(name, 60, []) for name in RULES]),
+    ]
+
+
+def remembered() -> list[dict[str, Any]]:
+    """Where looks are remembered, the newest one alone neither begins nor ends what is told of a target's state."""
+
+    def target(looks: str, lasting: str) -> list[dict[str, str]]:
+        told = {"state": looks, "hard_state": lasting, "flapping": "0x60"}
+        return [{"series": f'gpu_recover_{name}{{target="a"}}', "values": v} for name, v in told.items()]
+
+    sick = alert("GpuGuestSickForLong", {"target": "a", "severity": "page"})
+    states = ("GpuGuestSickForLong", "GpuGuestNotSeen", "GpuGuestSuspicious", "GpuGuestFlaps")
+    return [
+        a_test(target("2x9 3 2x50", "2x60"), [(sick_at := "GpuGuestSickForLong", 19, []), (sick_at, 20, [sick])]),
+        a_test(target("2 0 3 1 " * 15, "0x60"), [(name, m, []) for name in states for m in (10, 20, 30, 59)]),
     ]
 
 

@@ -113,6 +113,10 @@ class Attention:
         stands = [stands_line(w.standing) for target, w in self.watched.items() if target not in said]
         return [*filter(None, stands), *(attended_line(a) for a in self.attended.values() if a.rule != "not-critical")]
 
+    def standings(self) -> dict[str, Standing]:
+        """How each target stands after this check."""
+        return {target: watched.standing for target, watched in self.watched.items()}
+
     def metrics(self) -> str:
         """The breaker for the textfile collector, as the exporter gives it; nothing where it can't be told."""
         from recover.cli.breaker import is_open

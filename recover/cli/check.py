@@ -223,7 +223,8 @@ def _say(seen: list[Checked], form: str, seconds: float, attends: Attention | No
     elif form == "prometheus":
         from recover.core.report.check.prometheus import prometheus
 
-        emit((prometheus(seen) + (attends.metrics() if attends is not None else "")).rstrip("\n"))
+        standings = attends.standings() if attends is not None else None
+        emit((prometheus(seen, standings) + (attends.metrics() if attends is not None else "")).rstrip("\n"))
     else:
         from recover.core.report.check.table import table
 

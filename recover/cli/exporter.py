@@ -203,7 +203,7 @@ class _Exporter:
 
     def _said(self, board: Board, name: str, answer: Checked | Failed | Late) -> None:
         from recover.cli.posts import unjudged_of
-        from recover.core.report.check.prometheus import samples
+        from recover.core.report.check.prometheus import lasts, samples
         from recover.core.report.check.verdict import Checked
 
         one = answer if isinstance(answer, Checked) else unjudged_of(name, answer)
@@ -212,7 +212,7 @@ class _Exporter:
             self._tell(one)
         # In this target's own thread: a message that takes its time delays no other target.
         if self.watcher is not None:
-            watched, failed = self.watcher.checked(one)
+            watched, failed = self.watcher.checked(one, shown=lambda s: board.stands(name, lasts(s)))
             self._complain([*(said for each in watched for said in each.trouble), *failed])
 
     def _complain(self, sentences: list[str]) -> None:

@@ -33,6 +33,7 @@ class Board:
         self._own = own
         self._lock = threading.Lock()
         self._samples: dict[str, tuple[Sample, ...]] = {}
+        self._lasting: dict[str, tuple[Sample, ...]] = {}
         self._looked: dict[str, Sample] = {}
         self._wanted: set[str] | None = None  # None: all
 
@@ -49,17 +50,26 @@ class Board:
                 told = (*told, self._looked[target])
             self._samples[target] = told
 
+    def stands(self, target: str, samples: Iterable[Sample]) -> None:
+        """What many looks say of it, beside what the newest says; none: nothing is known of that any more."""
+        told = tuple(samples)
+        with self._lock:
+            if self._wanted is None or target in self._wanted:
+                self._lasting[target] = told
+
     def keep(self, targets: Iterable[str]) -> None:
         """Forget all others, also those that are told of later."""
         wanted = set(targets)
         with self._lock:
             self._wanted = wanted
             self._samples = {name: told for name, told in self._samples.items() if name in wanted}
+            self._lasting = {name: told for name, told in self._lasting.items() if name in wanted}
             self._looked = {name: at for name, at in self._looked.items() if name in wanted}
 
     def metrics(self) -> Iterator[Metric]:
         with self._lock:
             told = [sample for name in sorted(self._samples) for sample in self._samples[name]]
+            told += [sample for name in sorted(self._lasting) for sample in self._lasting[name]]
         for name, series in families(told).items():
             metric = Metric(name, METRICS[name], "gauge")
             for labels, value in series:

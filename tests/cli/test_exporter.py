@@ -105,7 +105,9 @@ def test_no_request_reaches_an_actuator_or_starts_a_look(tmp_path: Path) -> None
                 with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as line:
                     line.request(method, path, body=b'{"status": "firing"}', headers={"Content-Type": "text/json"})
                     line.getresponse().read()
+        until(lambda: ("gpu_recover_flapping", "node") in one.scrape())
         seen = one.scrape()
+        assert ("gpu_recover_hard_state", "node") not in seen, "one look makes no state that lasts"
         assert seen["gpu_recover_state", "node"] == 2 and seen["gpu_recover_exporter_looks_total", ""] == 1
         assert one.end() == 0 and "node: CRITICAL" in one.said and one.said.rstrip().endswith("ended")
     assert not (tmp_path / "sprung").exists() and not list((tmp_path / "state").glob("targets/*/runs/*"))

@@ -79,11 +79,14 @@ def test_watch_keeps_how_it_stands_over_many_calls(cli: Cli, fleet: Made, tmp_pa
     app = fleet(watch=WatchConfig(Policy(apart_s=0.0)), node="incident")
     states = [check(cli, app, "--watch")["node"]["standing"]["state"] for _ in range(3)]
     assert states == [None, None, "CRITICAL"]
+    lasts = cli("check", "node", "--watch", "-q", "--format", "prometheus", app=app).out
+    assert '\ngpu_recover_hard_state{target="node"} 2\n' in lasts and "gpu_recover_hard_state_since_" in lasts
+    assert "hard_state" not in cli("check", "node", "-q", "--format", "prometheus", app=app).out
     assert sorted(p.name for p in (tmp_path / "state/watch").glob("node.*")) == ["node.json", "node.jsonl", "node.lock"]
     ran = cli("check", "node", "-q", app=fleet(node="idle", watch=WatchConfig(Policy(apart_s=0.0))))
     assert "soft" not in ran.out  # without --watch nothing of it is shown
     ran = cli("check", "node", "--watch", "-q", app=fleet(node="idle", watch=WatchConfig(Policy(apart_s=0.0))))
-    assert "node: soft OK, in 1 of the last 4 looks; CRITICAL for" in ran.out
+    assert "node: soft OK, in 1 of the last 5 looks; CRITICAL for" in ran.out
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,9 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families as families
 
+from recover.core.clean import clean
 from recover.core.diagnose import assess
 from recover.core.past import Past
 from recover.core.report.check.data import data
@@ -23,7 +25,7 @@ from recover.model.guest import Guest
 from recover.model.reading import Known, Unknown, Why
 from recover.model.snapshot import Snapshot
 from recover.model.verdict import Diagnosis, Finding, Scope, State
-from recover.model.watch import Status
+from recover.model.watch import Judged, Standing, Status
 
 LIMITS = read_playbook("hung-server").limits
 EVIL = 'a|b\n"c"\\ \x1b[31m\x00\u2028 \'x\'=9;;; # HELP x\ngpu_recover_state{target="node"} 0'
@@ -114,6 +116,18 @@ def test_nagios_has_one_bar_and_no_word_of_a_machine_in_its_figures() -> None:
 
 
 _SAMPLE = re.compile(r'(gpu_recover_\w+)\{(?:\w+="(?:[^"\\\n]|\\["\\n])*",?)+\} -?[\d.e+-]+')
+
+
+def test_the_state_that_lasts_is_told_beside_the_looks_own_and_not_before_there_is_one() -> None:
+    """Seen to fail with a state of 0 for a target that was not judged often enough yet."""
+    known = Standing(EVIL, Judged(60.0, Status.WARNING), 60.0, flapping=True)
+    text = prometheus([replace(seen("incident"), target=EVIL)], {EVIL: known, "new": Standing("new")})
+    found = {(s.name, s.labels["target"]): s.value for f in families(text) for s in f.samples}
+    name = clean(EVIL, 200)
+    assert found["gpu_recover_state", name] == 2 and found["gpu_recover_hard_state", name] == 1
+    assert found["gpu_recover_hard_state_since_timestamp_seconds", name] == 60 and found["gpu_recover_flapping", name]
+    assert [key for key in found if key[1] == "new"] == [("gpu_recover_flapping", "new")]
+    assert "hard_state" not in prometheus([seen("incident")])
 
 
 def test_prometheus_is_what_a_server_reads() -> None:

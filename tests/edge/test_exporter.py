@@ -22,11 +22,12 @@ from prometheus_client.parser import text_string_to_metric_families as plain
 
 from recover.core.diagnose import assess
 from recover.core.past import Past
-from recover.core.report.check.prometheus import EXPORTER_METRICS, METRICS, prometheus, samples
+from recover.core.report.check.prometheus import EXPORTER_METRICS, METRICS, lasts, prometheus, samples
 from recover.core.report.check.verdict import Checked, checked, unjudged
 from recover.edge.exporter import Board, Server
 from recover.edge.simulated import FAULTS, SimulatedClock, SimulatedMachine
 from recover.model.ladder import Limits
+from recover.model.watch import Judged, Standing, Status
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 CACHED = CACHE / "gpu-recover-tests/promtool/promtool"  # where `tools/setup lab` puts it
@@ -130,6 +131,23 @@ def test_the_time_of_the_last_look_stays_when_one_does_not_come_back(board: Boar
     board.keep(["node-mute"])
     board.put("node-idle", samples(ALL[0]))
     assert at("node-idle") == {} and at("node-mute")
+
+
+def test_the_state_that_lasts_stands_beside_the_looks_and_goes_with_its_target(server: Server, board: Board) -> None:
+    def served() -> dict[str, float]:
+        return {key[0]: v for key, v in told(get(f"{server.url}/metrics")[1]).items() if ("target", "late") in key[1]}
+
+    board.stands("late", lasts(Standing("late", Judged(60.0, Status.CRITICAL), 60.0)))
+    assert served() == {
+        "gpu_recover_hard_state": 2.0,
+        "gpu_recover_hard_state_since_timestamp_seconds": 60.0,
+        "gpu_recover_flapping": 0.0,
+    }
+    board.put("late", samples(unjudged("late", "it hangs", 60.0)))
+    assert served()["gpu_recover_state"] == 3.0 and served()["gpu_recover_hard_state"] == 2.0
+    board.keep(["node-idle"])
+    board.stands("late", lasts(Standing("late", flapping=True)))
+    assert served() == {}
 
 
 def test_health_is_that_of_the_patrol(server: Server, own: Own) -> None:

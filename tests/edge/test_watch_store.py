@@ -24,10 +24,21 @@ from recover.edge.store.folder import StateFolder
 from recover.edge.store.ledger import FileLedger, LocalControllers
 from recover.edge.store.lock import Holder, TargetLock, noted
 from recover.edge.store.standings import TELL_AGAIN_S, FileStandings
-from recover.model.watch import Controller, Judged, Ledger, Permit, Status
+from recover.model.notice import Notice
+from recover.model.watch import Controller, Judged, Ledger, Permit, Status, Transition
 from recover.ports import Kept, Lost
-from recover.watcher import Silent
 from tests.core.test_unattended import RULES, candidate
+
+
+class Silent:
+    """A herald that tells nobody."""
+
+    def tell(self, *changes: Transition) -> tuple[str, ...]:
+        return ()
+
+    def announce(self, *notices: Notice) -> tuple[str, ...]:
+        return ()
+
 
 POLICY = Policy(bad=1, of=1, good=1, missed=0, apart_s=0.0)
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from recover.core.clean import clean
 from recover.core.report.check.data import gpus, known
@@ -13,6 +13,7 @@ from recover.core.report.check.verdict import Checked
 from recover.model.gpu import Condition, Gpu
 from recover.model.reading import Known
 from recover.model.verdict import Finding
+from recover.model.watch import Standing
 
 _MIB = 1024 * 1024
 Labels = tuple[tuple[str, str], ...]
@@ -21,6 +22,9 @@ Sample = tuple[str, Labels, float]
 METRICS: dict[str, str] = {  # all are gauges
     "gpu_recover_up": "Whether the guest was reached by the last look (1) or not (0).",
     "gpu_recover_state": "0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN: what check would exit with.",
+    "gpu_recover_hard_state": "The state that lasts, as gpu_recover_state: what messages and hooks go by.",
+    "gpu_recover_hard_state_since_timestamp_seconds": "Since when the state lasts, seconds since the epoch.",
+    "gpu_recover_flapping": "Whether the target turns between CRITICAL and not again and again (1) or not (0).",
     "gpu_recover_look_seconds": "How long the looks of this check took.",
     "gpu_recover_look_timestamp_seconds": "When the last look was made, seconds since the epoch.",
     "gpu_recover_finding": "1 for each thing found wrong; cure is the smallest scope that cures it, or none.",
@@ -60,9 +64,10 @@ EXPORTER_METRICS: dict[str, tuple[str, str]] = {  # of the exporter itself: kind
 }
 
 
-def prometheus(found: Sequence[Checked]) -> str:
-    """The exposition, one family after the other, with its end of line."""
-    by_name = families(sample for one in found for sample in samples(one))
+def prometheus(found: Sequence[Checked], standings: Mapping[str, Standing] | None = None) -> str:
+    """The exposition, one family after the other, with its end of line. `standings`: of targets that are watched."""
+    lasting = (sample for standing in (standings or {}).values() for sample in lasts(standing))
+    by_name = families((*(sample for one in found for sample in samples(one)), *lasting))
     lines = []
     for name, told in by_name.items():
         lines += [f"# HELP {name} {_help(METRICS[name])}", f"# TYPE {name} gauge"]
@@ -82,6 +87,15 @@ def samples(one: Checked) -> Iterator[Sample]:
     """What there is to say of one target. Labels are cleaned; escaping them is the exposition's."""
     for name, labels, value in _samples(one):
         yield name, tuple((key, clean(text, 200)) for key, text in labels), value
+
+
+def lasts(standing: Standing) -> Iterator[Sample]:
+    """What many looks say of one target; nothing of a state before there is one."""
+    target: Labels = (("target", clean(standing.target, 200)),)
+    if standing.state is not None:
+        yield "gpu_recover_hard_state", target, float(standing.state.status)
+        yield "gpu_recover_hard_state_since_timestamp_seconds", target, standing.since
+    yield "gpu_recover_flapping", target, float(standing.flapping)
 
 
 def _samples(one: Checked) -> Iterator[Sample]:
