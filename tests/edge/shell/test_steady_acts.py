@@ -83,7 +83,7 @@ def test_looks_and_acts_share_one_agent(
     assert relay.taken() <= 4 * KIB
     look(steady)
     assert relay.taken() <= 15 * KIB  # acts between two looks do not make the later one large
-    assert agents(sshd) - before == {agent}
+    assert staying(sshd, before) == agent
 
 
 def test_before_the_first_look_an_act_has_an_agent_of_its_own(steady: SteadyProbe) -> None:
