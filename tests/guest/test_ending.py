@@ -104,8 +104,8 @@ def test_a_chain_that_respawns_is_ended_or_said(start, sweep):
     sweep(child.pid)
     began = time.monotonic()
     done = actuator.perform(Signal("g", (member(child.pid),), "KILL"))
-    assert time.monotonic() - began < 30
-    assert gone_within(child.pid, 1.0) or "as fast as they are ended" in " ".join(done.log) or not done.changed
+    assert time.monotonic() - began < 90
+    assert "as fast as they are ended" in " ".join(done.log) or not done.changed or gone_within(child.pid)
     assert done.ok is ("as fast as they are ended" not in done.detail), "what is not ended is not said to be"
 
 

@@ -10,7 +10,7 @@ from tests.guest.conftest import BOOT, PLAIN, STUBBORN, ZOMBIE, member, start_of
 
 # It keeps one dead child; a second one lives. And one that reaps after a moment.
 BUSY = ZOMBIE.replace("print(", "if os.fork() == 0: time.sleep(600)\nprint(")
-REAPS = ZOMBIE.replace("time.sleep(600)", "time.sleep(0.3); os.wait(); time.sleep(600)")
+REAPS = ZOMBIE.replace("time.sleep(600)", "time.sleep(2); os.wait(); time.sleep(600)")
 KEEPS_ON = STUBBORN.replace("import signal,time", "import os,signal,time\nif os.fork() == 0: os._exit(0)")
 
 

@@ -135,15 +135,20 @@ def test_two_commands_at_once(shell: SshShell) -> None:
     assert sorted(ran.stdout for ran in results) == [b"0\n", b"1\n", b"2\n", b"3\n"]
 
 
-def test_a_server_out_of_sessions_says_no_and_the_others_go_on(start_sshd) -> None:  # type: ignore[no-untyped-def]
+def test_a_server_out_of_sessions_says_no_and_the_others_go_on(start_sshd, tmp_path) -> None:  # type: ignore[no-untyped-def]
     shell = start_sshd(options=("MaxSessions 1",)).shell()
     shell.connect(20)
     results: list[Ran | Broken] = []
-    long = threading.Thread(target=lambda: results.append(shell.run(["sleep", "2"], deadline=20)))
+    begun, over = tmp_path / "begun", tmp_path / "over"
+    waits = ["sh", "-c", f"touch {begun}; until [ -e {over} ]; do sleep 0.1; done"]
+    long = threading.Thread(target=lambda: results.append(shell.run(waits, deadline=120)))
     long.start()
-    time.sleep(0.7)
+    until = time.monotonic() + 90
+    while not begun.exists() and time.monotonic() < until:
+        time.sleep(0.02)
     broken = shell.run(["true"], deadline=20)
-    long.join(30)
+    over.touch()
+    long.join(90)
     assert isinstance(broken, Broken) and not broken.started
     assert isinstance(results[0], Ran)
 
