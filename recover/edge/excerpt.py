@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 _NEW = re.compile(r"^(?=[A-Za-z_@'\"(\[{])(?!(?:else|elif|except|finally)\b)", re.M)
 _DEFINES = re.compile(r"(?:def|class) (\w+)|(\w+(?: *, *\w+)*) *(?::[^=\n]+)?=(?!=)")
@@ -31,7 +32,7 @@ class Piece:
 
 @dataclass(slots=True)
 class _Module:
-    pieces: list[Piece]
+    pieces: tuple[Piece, ...]
     bound: dict[str, tuple[str, str]] = field(default_factory=dict)  # name -> module, name there or empty for itself
     places: dict[str, list[int]] = field(default_factory=dict)  # name -> statements that define it
     effects: list[int] = field(default_factory=list)  # statements that are run for their effect
@@ -39,7 +40,8 @@ class _Module:
     used: set[str] = field(default_factory=set)
 
 
-def pieces(source: str) -> list[Piece]:
+@cache
+def pieces(source: str) -> tuple[Piece, ...]:
     """The statements of a module; decorators stay with what they decorate."""
     starts = [match.start() for match in _NEW.finditer(source)]
     texts = [source[at:end] for at, end in zip(starts, [*starts[1:], len(source)], strict=True)]
@@ -51,7 +53,7 @@ def pieces(source: str) -> list[Piece]:
             continue
         found.append(Piece(above + text, _names(text)))
         above = ""
-    return found
+    return tuple(found)
 
 
 def _module(source: str) -> _Module:
@@ -119,10 +121,10 @@ class Excerpt:
         home.kept.add(number)
         text = home.pieces[number].text
         local = {name: (where, there) for where, name, there in _imported(text)}
-        for match in _USE.finditer(text):
-            name, attribute = match[1], match[2] or ""
-            home.used.add(name)
-            self._todo.append((module, name))
+        for name, attribute in dict.fromkeys(_USE.findall(text)):
+            if name not in home.used:
+                home.used.add(name)
+                self._todo.append((module, name))
             where, there = local.get(name) or home.bound.get(name) or (self._aliases.get(name, ""), "")
             self._enter(where, there, attribute)
 

@@ -82,6 +82,7 @@ def payload(job: str = "look") -> bytes:
     return b"%d\n%b" % (len(packed), packed)
 
 
+@cache
 def sources(job: str) -> dict[str, str]:
     """Module -> source. A look gets only what it can reach: a quarter of it all, and each guest compiles it anew."""
     packages = {"recover": "", "recover.guest": ""}
@@ -92,8 +93,8 @@ def sources(job: str) -> dict[str, str]:
 
 def _excerpt(first: tuple[str, ...], shut: tuple[str, ...]) -> dict[str, str]:
     """What these modules can reach of ours and of pynvml."""
-    ours, whole = {f"recover.guest.{name}": slim(text) for name, text in _modules().items()}, _pynvml()
-    excerpt = Excerpt(ours | {"pynvml": whole}, {"nv": "pynvml"}, [f"recover.guest.{name}" for name in shut])
+    whole = _pynvml()
+    excerpt = Excerpt(_slimmed() | {"pynvml": whole}, {"nv": "pynvml"}, [f"recover.guest.{name}" for name in shut])
     for name in (*_WHOLE, *first):
         excerpt.reach(f"recover.guest.{name}", lambda _: True)
     excerpt.reach("pynvml", lambda name: name.startswith("NVML_ERROR_"))  # it makes a class of each by its name
@@ -133,6 +134,11 @@ def _modules() -> dict[str, str]:
         for name, entry in names.items()
         if name not in ("__init__.py", "loader.py")
     }
+
+
+@cache
+def _slimmed() -> dict[str, str]:
+    return {f"recover.guest.{name}": slim(text) for name, text in _modules().items()}
 
 
 @cache

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 
 from recover.core.clean import clean
 from recover.core.read.procfs import bus_id
@@ -73,41 +74,38 @@ _ACTION = re.compile(
     r"recovery action changed from (0x[0-9a-fA-F]{1,8}) \(([^)]*)\) to (0x[0-9a-fA-F]{1,8}) \(([^)]*)\)", re.I
 )
 # kind, pattern. Groups `bdf`, `pid`, `name` are taken where they stand. The first that matches counts.
-RULES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
-    (kind, re.compile(pattern))
-    for kind, pattern in (
-        ("driver-loaded", r"NVRM: loading NVIDIA UNIX .*Kernel Module"),
-        ("driver-unloaded", r"NVRM: .*[Uu]nloading|nvidia-uvm: Unloaded|nvidia-modeset: Unloading"),
-        ("gpu-uuid", r"NVRM: GPU at PCI:" + _BDF + r": (?P<name>GPU-[0-9a-fA-F-]+)"),
-        ("off-bus", r"NVRM: GPU " + _BDF + r": GPU has fallen off the bus"),
-        ("off-bus", r"NVRM: fallen off the bus and is not responding"),
-        ("init-failed", r"NVRM: GPU " + _BDF + r": (?:RmInitAdapter failed|rm_init_adapter failed)"),
-        (
-            "init-failed",
-            r"NVRM: (?:None of the NVIDIA (?:devices|graphics adapters) were initialized|No NVIDIA .* found)",
-        ),
-        ("io-region-invalid", r"NVRM: This PCI I/O region assigned to your NVIDIA device is invalid"),
-        ("api-mismatch", r"NVRM: API mismatch"),
-        ("rpc-limited", r"NVRM: Rate limiting GSP RPC error prints for GPU at PCI:" + _BDF),
-        ("remove-in-use", r"NVRM: Attempting to remove device " + _BDF + r" with non-zero usage count"),
-        ("probe-failed", r"nvidia: probe of " + _BDF + r" failed with error"),
-        ("oom-kill", r"Out of memory: Killed process (?P<pid>\d{1,10})(?:, UID \d+,)? \((?P<name>.*?)\)"),
-        ("oom-kill", r"Memory cgroup out of memory: Killed process (?P<pid>\d{1,10}) \((?P<name>.*?)\)"),
-        ("oom-kill", r"oom-kill:constraint="),
-        ("oom-reaped", r"oom_reaper: reaped process (?P<pid>\d{1,10}) \((?P<name>.*?)\)"),
-        ("hung-task", r"INFO: task (?P<name>.+):(?P<pid>\d{1,10}) blocked for more than \d+ seconds"),
-        ("hung-state", r"^\s*task:(?P<name>\S+)\s+state:\S+\s.*?pid:(?P<pid>\d{1,10})"),
-        ("soft-lockup", r"BUG: soft lockup - CPU#\d+ stuck for \d+s! \[(?P<name>.*):(?P<pid>\d{1,10})\]"),
-        ("hard-lockup", r"Watchdog detected hard LOCKUP|NMI watchdog: .*LOCKUP"),
-        ("rcu-stall", r"rcu\w*: INFO: .*detected stalls|\brcu_\w+ (?:self-)?detected (?:expedited )?stall"),
-        ("pci-not-ready", r"\S+ " + _BDF + r": not ready \d+ms after"),
-        ("pci-d3cold", r"\S+ " + _BDF + r": Unable to change power state from D3cold to D0"),
-        ("pcie-aer", r"(?:AER: |PCIe Bus Error: ).*(?:Uncorrect|[Ff]atal)"),
-        ("pcie-aer-corrected", r"AER: .*[Cc]orrect|PCIe Bus Error: severity=Corrected"),
-        ("storage", r"nfs: server \S+ not responding|ceph: .*(?:hung|closed)|Lustre: .*(?:timed out|lost)"),
-        ("io-error", r"blk_update_request: .*I/O error|Buffer I/O error|I/O error, dev \S+"),
-        ("mce", r"mce: \[Hardware Error\]|Machine check"),
-    )
+RULES: tuple[tuple[str, str], ...] = (
+    ("driver-loaded", r"NVRM: loading NVIDIA UNIX .*Kernel Module"),
+    ("driver-unloaded", r"NVRM: .*[Uu]nloading|nvidia-uvm: Unloaded|nvidia-modeset: Unloading"),
+    ("gpu-uuid", r"NVRM: GPU at PCI:" + _BDF + r": (?P<name>GPU-[0-9a-fA-F-]+)"),
+    ("off-bus", r"NVRM: GPU " + _BDF + r": GPU has fallen off the bus"),
+    ("off-bus", r"NVRM: fallen off the bus and is not responding"),
+    ("init-failed", r"NVRM: GPU " + _BDF + r": (?:RmInitAdapter failed|rm_init_adapter failed)"),
+    (
+        "init-failed",
+        r"NVRM: (?:None of the NVIDIA (?:devices|graphics adapters) were initialized|No NVIDIA .* found)",
+    ),
+    ("io-region-invalid", r"NVRM: This PCI I/O region assigned to your NVIDIA device is invalid"),
+    ("api-mismatch", r"NVRM: API mismatch"),
+    ("rpc-limited", r"NVRM: Rate limiting GSP RPC error prints for GPU at PCI:" + _BDF),
+    ("remove-in-use", r"NVRM: Attempting to remove device " + _BDF + r" with non-zero usage count"),
+    ("probe-failed", r"nvidia: probe of " + _BDF + r" failed with error"),
+    ("oom-kill", r"Out of memory: Killed process (?P<pid>\d{1,10})(?:, UID \d+,)? \((?P<name>.*?)\)"),
+    ("oom-kill", r"Memory cgroup out of memory: Killed process (?P<pid>\d{1,10}) \((?P<name>.*?)\)"),
+    ("oom-kill", r"oom-kill:constraint="),
+    ("oom-reaped", r"oom_reaper: reaped process (?P<pid>\d{1,10}) \((?P<name>.*?)\)"),
+    ("hung-task", r"INFO: task (?P<name>.+):(?P<pid>\d{1,10}) blocked for more than \d+ seconds"),
+    ("hung-state", r"^\s*task:(?P<name>\S+)\s+state:\S+\s.*?pid:(?P<pid>\d{1,10})"),
+    ("soft-lockup", r"BUG: soft lockup - CPU#\d+ stuck for \d+s! \[(?P<name>.*):(?P<pid>\d{1,10})\]"),
+    ("hard-lockup", r"Watchdog detected hard LOCKUP|NMI watchdog: .*LOCKUP"),
+    ("rcu-stall", r"rcu\w*: INFO: .*detected stalls|\brcu_\w+ (?:self-)?detected (?:expedited )?stall"),
+    ("pci-not-ready", r"\S+ " + _BDF + r": not ready \d+ms after"),
+    ("pci-d3cold", r"\S+ " + _BDF + r": Unable to change power state from D3cold to D0"),
+    ("pcie-aer", r"(?:AER: |PCIe Bus Error: ).*(?:Uncorrect|[Ff]atal)"),
+    ("pcie-aer-corrected", r"AER: .*[Cc]orrect|PCIe Bus Error: severity=Corrected"),
+    ("storage", r"nfs: server \S+ not responding|ceph: .*(?:hung|closed)|Lustre: .*(?:timed out|lost)"),
+    ("io-error", r"blk_update_request: .*I/O error|Buffer I/O error|I/O error, dev \S+"),
+    ("mce", r"mce: \[Hardware Error\]|Machine check"),
 )
 # Dates and levels that dmesg, journalctl and syslog write before a line.
 _PREFIX = re.compile(
@@ -181,9 +179,15 @@ def _sxid(line: KernelLine) -> Event | None:
     return SxidEvent(line.usec, bus_id(match["bdf"]), int(match["sxid"]), msg.startswith("Fatal"), msg)
 
 
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """When a line first asks for it: all of them are a twentieth of what starting the tool takes."""
+    return re.compile(pattern)
+
+
 def _other(line: KernelLine) -> Event | None:
     for kind, pattern in RULES:
-        match = pattern.search(line.text)
+        match = _compiled(pattern).search(line.text)
         if match:
             said = match.groupdict()
             bdf, pid = said.get("bdf"), said.get("pid")

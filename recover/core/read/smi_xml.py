@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from xml.etree import ElementTree
+from typing import TYPE_CHECKING
 
 from recover.core.clean import clean
 from recover.core.read.procfs import bus_id
 from recover.model.gpu import Condition, Gpu, GpuProcess, RecoveryAction
 from recover.model.reading import Known, Reading, Unknown, Why, known_or, map_known
+
+if TYPE_CHECKING:
+    from xml.etree import ElementTree
 
 _LOST = re.compile(r"GPU is lost", re.I)
 _RESET = re.compile(r"GPU requires reset|reset required", re.I)
@@ -51,6 +54,8 @@ def parse(text: str) -> Reading[SmiReport]:
     body = text[start : end + len("</nvidia_smi_log>")]
     if "<!" in body:
         return Unknown(Why.GARBLED, "declarations inside the XML")
+    from xml.etree import ElementTree
+
     try:
         root = ElementTree.fromstring(re.sub("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]", " ", body))
     except (ElementTree.ParseError, ValueError) as error:
