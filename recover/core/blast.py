@@ -10,6 +10,7 @@ from recover.core.owners import container_of
 from recover.model import act
 from recover.model.guest import Guest
 from recover.model.hypervisor import Hypervisor
+from recover.model.memory import LeftoverKind
 from recover.model.process import Group, Health, OwnerKind, Process, ProcessId
 from recover.model.reading import Known
 from recover.model.snapshot import Snapshot
@@ -79,7 +80,7 @@ def _hits(snapshot: Snapshot, action: act.Action) -> Iterable[act.Hit]:
         case act.RebootGuest():
             return [act.Hit("guest", _guest_name(snapshot), "rebooted from inside"), *in_guest(snapshot)]
         case act.RemoveLeftovers(objects=objects):
-            return [act.Hit("memory", o.name, f"removed ({o.size_mib} MiB of a dead owner)") for o in objects]
+            return [_removed(o) for o in objects]
         case act.WakeGpu(uuid=uuid, bus_id=bus_id):
             return [act.Hit("device", f"GPU {uuid} ({bus_id})", "opened and closed")]
         case act.EndMpsClient(group=key):
@@ -94,6 +95,12 @@ def _hits(snapshot: Snapshot, action: act.Action) -> Iterable[act.Hit]:
             return [act.Hit("device", "the NVIDIA driver", "unloaded and loaded again")]
         case _:
             assert_never(action)
+
+
+def _removed(one: act.MemoryObject) -> act.Hit:
+    if one.kind == LeftoverKind.SOCKET:
+        return act.Hit("memory", f"{one.folder}/{one.name}", "removed (a socket that nobody listens on)")
+    return act.Hit("memory", one.name, f"removed ({one.size_mib} MiB of a dead owner)")
 
 
 def _called(snapshot: Snapshot, who: ProcessId) -> str:

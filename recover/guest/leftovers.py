@@ -1,13 +1,13 @@
 """A leftover goes only if it is the very object that was seen, its owner is dead and nobody has it, now.
 
 Who has it is told by device and inode of the mappings, and by the name of open files, of every process of the machine;
-where one of them can't be looked at, nothing is removed. FUSE mounts are looked at and never touched.
+where one of them can't be looked at, nothing is removed. Sockets: see ipc. FUSE mounts are looked at and never touched.
 """
 
 import os
 import re
 
-from recover.guest import procs
+from recover.guest import ipc, procs
 from recover.guest.child import Child, collect, run
 from recover.guest.wire import Limit, at, emit, listdir, read, read_or
 
@@ -35,9 +35,8 @@ def folders() -> "list[str]":
 def remove(request: "dict[str, Any]") -> "dict[str, Any]":
     limit = Limit(float(request.get("deadline", 60.0)))
     log = []  # type: list[str]
-    files, sysv, gone = _still_there(list(request.get("objects") or ()), log)
-    if not files and not sysv:
-        return {"ok": not log, "changed": False, "detail": _words(0, 0, gone, log), "log": log[:200]}
+    objects = list(request.get("objects") or ())
+    files, sysv, gone = _still_there([item for item in objects if item.get("kind") != ipc.KIND], log)
     wanted = {key: name for key, name, _, _ in files}
     users, blind = in_use(wanted, limit.within(limit.left * 0.7)) if wanted else ({}, [])
     if blind:
@@ -56,11 +55,17 @@ def remove(request: "dict[str, Any]") -> "dict[str, Any]":
     for item in sysv:
         if _remove_segment(item, limit, log):
             count, freed = count + 1, freed + int(item.get("mib", 0)) * 1048576
-    return {"ok": not log, "changed": count > 0, "detail": _words(count, freed, gone, log), "log": log[:200]}
+    alive = living()
+    mine = [item for item in objects if item.get("kind") == ipc.KIND]
+    sockets, away = ipc.remove(mine, lambda pid, mtime: _owned(pid, mtime, alive), log)
+    detail = _words(count, freed, sockets, gone + away, log)
+    return {"ok": not log, "changed": count > 0 or bool(sockets), "detail": detail, "log": log[:200]}
 
 
-def _words(count: int, freed: int, gone: int, log: "list[str]") -> str:
+def _words(count: int, freed: int, sockets: "list[str]", gone: int, log: "list[str]") -> str:
     text = "%d removed, %.0f MiB freed" % (count, freed / 1048576.0)
+    if sockets:
+        text += ", %d socket%s too: %s" % (len(sockets), "s"[: len(sockets) > 1], ", ".join(sockets[:5]))
     text += ", %d were gone" % gone if gone else ""
     return text + (", %d left: %s" % (len(log), "; ".join(log[:3])) if log else "")
 
@@ -91,7 +96,8 @@ def _still_there(objects: "list[dict[str, Any]]", log: "list[str]") -> "tuple[li
         elif _owned(item.get("pid"), info.st_mtime, alive):
             log.append("%s: left, its owner %s lives" % (name, item["pid"]))
         else:
-            files.append(((info.st_dev, info.st_ino), name, folder, info.st_blocks * 512))
+            freed = info.st_blocks * 512 if info.st_nlink == 1 else 0  # under another name it stays
+            files.append(((info.st_dev, info.st_ino), name, folder, freed))
     return files, sysv, gone
 
 

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 
-from recover.guest import child, deep, gpus, health, leftovers, marker, mps, procs
+from recover.guest import child, deep, gpus, health, ipc, leftovers, marker, mps, procs
 from recover.guest import reload, restart, services, system, wire
 from recover.guest.wire import Limit, emit, gap, guarded
 
@@ -75,7 +75,8 @@ def look(request: "dict[str, Any]") -> None:
     guarded("fuse", leftovers.stuck_fuse)
     found = guarded("process-files", deep.scan, rows, deep.Nodes(pci), limit.within(_DEEP_S), early.shares) or {}
     cgroups = {rows[pid]["cgroup"] for pid in deep.holders(found) if pid in rows}
-    guarded("services", services.look, request.get("services") or (), sorted(cgroups), rows, limit)
+    folders = guarded("services", services.look, request.get("services") or (), sorted(cgroups), rows, limit)
+    guarded("sockets", ipc.look, folders or ())
     guarded("pods", system.pods, sorted(cgroups))
     guarded("memory-limits", system.memory_limits, sorted(cgroups))
     guarded("boot", restart.look, limit)

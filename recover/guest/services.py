@@ -5,6 +5,7 @@ import os
 import re
 
 from recover.guest.child import run, which
+from recover.guest.ipc import temp_folders
 from recover.guest.wire import Limit, at, emit, gap, listdir, read_or
 
 TYPE_CHECKING = False
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from typing import Any, Iterable, Optional
 
 DEADLINE_S = 8.0
-_SHOW = "Id,LoadState,ActiveState,SubState,MainPID,Restart,UnitFileState,NRestarts,FragmentPath,ControlGroup"
+_SHOW = "Id,LoadState,ActiveState,SubState,MainPID,Restart,UnitFileState,NRestarts,FragmentPath,ControlGroup,Environment"
 _UNIT = re.compile(r"^[A-Za-z0-9:_.\\@-]+\.(?:service|scope|target|socket)$")
 _CONTAINER = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
 _CGROUP_UNIT = re.compile(r"/([^/]+\.service)(?:/|$)")
@@ -45,8 +46,11 @@ def container_of(cgroup: str) -> "Optional[str]":
 
 def look(
     configured: "Iterable[str]", cgroups: "Iterable[str]", rows: "dict[int, dict[str, Any]]", limit: Limit
-) -> None:
-    """The configured services and the owners of what holds a GPU, each by the word of its own manager."""
+) -> "list[str]":
+    """The configured services and the owners of what holds a GPU, each by the word of its own manager.
+
+    Gives their folders for temporary files.
+    """
     names, seen = list(configured), list(cgroups)
     slices = {n: units_in(n) for n in names if n.endswith(".slice")}
     units = {n for n in names if is_unit(n)} | {unit for unit in map(unit_of, seen) if unit}
@@ -67,7 +71,9 @@ def look(
         found.extend(containers_state("podman", [box], limit.within(DEADLINE_S), uid) or ())
     for pid in supervisors(rows):
         found.extend(programs(pid, limit.within(DEADLINE_S)) or ())
+    folders = {folder for item in found for folder in item.pop("folders", ())}
     emit("services", list=found)
+    return sorted(folders)
 
 
 def units_in(name: str) -> "list[str]":
@@ -192,6 +198,7 @@ def _unit(values: "dict[str, str]", uid: "Optional[int]" = None) -> "dict[str, A
         "restart": values.get("Restart", ""),
         "enabled": values.get("UnitFileState", ""),
         "restarts": _number(values.get("NRestarts")),
+        "folders": temp_folders(values.get("Environment", "")),
     }
 
 

@@ -64,21 +64,23 @@ class LeftoverKind(StrEnum):
     SHM_FILE = "shm-file"
     HUGETLB_FILE = "hugetlb-file"
     SYSV = "sysv"
+    SOCKET = "ipc-socket"  # holds no memory
 
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A memory object in the guest's own name space. `owner_pid` from its name, None where the name has none."""
+    """What a process may leave in the guest's own name space. `owner_pid` from its name, None where that has none."""
 
     kind: LeftoverKind
     name: str
     size_mib: int
     owner_pid: int | None
     owner_alive: bool | None
-    mapped: bool | None  # by any living process; None = not known
+    mapped: bool | None  # by any living process, or a socket is bound to it; None = not known
     inode: int = 0
     mtime_s: float = 0.0
     folder: str = ""
+    uid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

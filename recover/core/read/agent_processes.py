@@ -154,7 +154,8 @@ def leftovers(report: Report, found: Reading[tuple[Process, ...]]) -> Reading[tu
     end = report.one("deep-end")
     hello = report.one("hello")
     sure = end is not None and not end.items("failed") and hello is not None and hello.flag("root")
-    return Known(tuple(_leftover(item, alive, inodes, names, sure) for item in row.rows("list")))
+    rows = [*row.rows("list"), *report.table("sockets")]
+    return Known(tuple(_leftover(item, alive, inodes, names, sure) for item in rows))
 
 
 def _leftover(item: Row, alive: set[int] | None, inodes: set[int], names: set[str], sure: bool) -> Leftover:
@@ -168,6 +169,9 @@ def _leftover(item: Row, alive: set[int] | None, inodes: set[int], names: set[st
     mapped: bool | None = path in names or (item.number("inode") in inodes and item.number("inode") > 0)
     if kind is LeftoverKind.SYSV:
         mapped = item.number("attached") > 0
+    elif kind is LeftoverKind.SOCKET:
+        bound = item.raw.get("bound")
+        mapped = bound if isinstance(bound, bool) else None
     elif not mapped and not sure:
         mapped = None
     owner_alive = None if owner is None or alive is None else bool(alive & {owner, item.number("last")})
@@ -181,4 +185,5 @@ def _leftover(item: Row, alive: set[int] | None, inodes: set[int], names: set[st
         inode=item.number("inode"),
         mtime_s=item.real("mtime"),
         folder=item.text("folder", "/dev/shm", 500),
+        uid=item.maybe("uid"),
     )

@@ -8,6 +8,7 @@ from recover.core.clean import clean
 from recover.core.report.words import brief, gpu_sum, size, span
 from recover.core.sentences import grouped, some
 from recover.model import act, record
+from recover.model.memory import LeftoverKind
 
 
 def line(entry: record.Entry) -> str:
@@ -151,7 +152,9 @@ def _guest_words(
         case act.RebootGuest():
             return "ask the guest's own init to reboot"
         case act.RemoveLeftovers(objects=objects):
-            return f"remove {len(objects)} memory objects of dead owners"
+            sockets = sum(o.kind == LeftoverKind.SOCKET for o in objects)
+            more = f" and {sockets} sockets" if sockets else ""
+            return f"remove {len(objects) - sockets} memory objects{more} of dead owners"
         case act.WakeGpu(bus_id=bus_id):
             return f"open and close a CUDA context on {bus_id}"
         case act.EndMpsClient(client=client, server=server):
