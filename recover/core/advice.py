@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from recover.core.history import History
+from recover.core.look import ONLY_NODE
 from recover.model.act import Due, Pass, StartVm
 from recover.model.hypervisor import GuestKind
 from recover.model.ladder import RungOption
@@ -36,7 +37,7 @@ def next_command(history: History, kind: EndKind) -> str:
         case EndKind.CANNOT_TELL:
             return f"gpu-recover probe {target}"
         case EndKind.NEEDS_HUMAN:
-            return _REBOOT if _found(history) & _ONLY_POWER else f"gpu-recover plan {target}"
+            return _REBOOT if _needs_node(history) else f"gpu-recover plan {target}"
     return ""
 
 
@@ -53,7 +54,14 @@ def _found(history: History) -> set[str]:
     return {f.signal for f in history.last.diagnosis.findings} if history.last is not None else set()
 
 
+def _needs_node(history: History) -> bool:
+    found = history.last.diagnosis.findings if history.last is not None else ()
+    return any(f.signal in _ONLY_POWER or ONLY_NODE in f.evidence for f in found)
+
+
 def _above(history: History, target: str) -> str:
+    if _needs_node(history):
+        return _REBOOT
     if history.last is not None and any(_shut(option) for option in history.last.options):
         return f"gpu-recover doctor {target}    # Proxmox could not be asked, and a rung needs it"
     if history.last is not None and any(_not_for_containers(option) for option in history.last.options):

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from recover.core.baseline import stale
-from recover.core.groups import fingerprint, form_with_parts, uuid_of
+from recover.core.groups import fingerprint, form_with_parts, in_container, uuid_of
 from recover.core.health import judge_all
-from recover.core.look import Gap, Look, Watch
+from recover.core.look import ONLY_NODE, Gap, Look, Sign, Watch
 from recover.core.news import news
 from recover.core.past import Past
 from recover.core.ram import ram_expected, unowned
@@ -28,7 +28,7 @@ from recover.model.process import Group, Health
 from recover.model.reading import Known
 from recover.model.record import GpuVital, Vitals
 from recover.model.snapshot import Channel, Snapshot
-from recover.model.verdict import Diagnosis, Finding, State, Symptom
+from recover.model.verdict import Diagnosis, Finding, Scope, State, Symptom
 from recover.steps.power import start_timeout_s
 from recover.steps.services import key_of, only_by_hand
 
@@ -37,7 +37,7 @@ def assess(raw: Snapshot, past: Past, limits: Limits) -> tuple[Snapshot, Diagnos
     """The look with its groups, and what it means."""
     look = judge_all(_look(raw, past, limits))
     look = replace(look, groups=tuple(replace(g, supervised_again=came_back(look, g)) for g in look.groups))
-    signs = [sign for signal in SIGNALS for sign in signal(look)]
+    signs = [_within_reach(sign, look) for signal in SIGNALS for sign in signal(look)]
     watches = _unique(sign for sign in signs if isinstance(sign, Watch))
     ripe = tuple(w for w in watches if look.ripe(w.symptom))
     findings = _ranked([s for s in signs if isinstance(s, Finding)] + [w.symptom.finding for w in ripe])
@@ -53,6 +53,21 @@ def assess(raw: Snapshot, past: Past, limits: Limits) -> tuple[Snapshot, Diagnos
         blind=len({g.says for g in gaps if g.matters}),
     )
     return replace(raw, groups=look.groups), diagnosis
+
+
+def _within_reach(sign: Sign, look: Look) -> Sign:
+    """A container's driver and kernel are its node's: what needs more than the reset of a GPU is for a person there."""
+    if not in_container(look.snapshot) or isinstance(sign, Gap):
+        return sign
+    if isinstance(sign, Watch):
+        return replace(sign, symptom=replace(sign.symptom, finding=_of_node(sign.symptom.finding)))
+    return _of_node(sign)
+
+
+def _of_node(found: Finding) -> Finding:
+    if found.cure is None or found.cure <= Scope.GPU:
+        return found
+    return replace(found, cure=None, at_least=None, evidence=(*found.evidence, ONLY_NODE))
 
 
 def _look(raw: Snapshot, past: Past, limits: Limits) -> Look:

@@ -24,6 +24,7 @@ GROWTH_MIB = 64  # less than this is noise of a process that does nothing
 YOUNG_S = 3600.0
 _CONTAINER_HELD = "its ports are in a network of its own"
 _FORWARDERS = frozenset({"docker-proxy", "rootlessport", "pasta", "passt", "slirp4netns", "systemd"})
+COMPILERS = frozenset({"nvcc", "cicc", "ptxas", "cudafe++", "fatbinary", "nvlink", "cc1plus", "cc1"})
 _NO_PORT = ("--headless", "--uds")  # servers that answer elsewhere, or nowhere
 
 
@@ -53,6 +54,7 @@ def _judge(look: Look, group: Group) -> Judged:
         return Judged(Health.DEAD, dead)
     serves = BY_NAME.get(group.engine, OTHER).serves
     judged = _by_answer(look, group, parts) if serves else Judged(Health.LIVE, "no health question is known for it")
+    judged = _unless_compiling(look, parts, judged) if serves else judged
     held = kept(look, group, parts) if judged.health is Health.LIVE else ""
     if held:
         return Judged(Health.HUNG, hung_finding(group, held).says)
@@ -69,6 +71,23 @@ def _judge(look: Look, group: Group) -> Judged:
     if look.ripe(ranks.symptom):
         return Judged(Health.DEAD, rank_words(group, parts), (*judged.watches, ranks))
     return replace(judged, watches=(*judged.watches, ranks))
+
+
+def _unless_compiling(look: Look, parts: tuple[Part, ...], judged: Judged) -> Judged:
+    """Kernels are built at a server's start or inside its first requests: minutes, even 1.5 hours, in which it grows
+    nothing and gives no token (sglang pull request 15891, TensorRT-LLM 17286, flashinfer 3556). Its time starts anew.
+    """
+    at_it = next((p.process for p in parts if _compiles(look, p)), None)
+    if at_it is None or not any(seen.worrying for seen in judged.watches):
+        return judged
+    return Judged(Health.STARTING, f"it compiles ({at_it.comm}, pid {at_it.pid})")
+
+
+def _compiles(look: Look, part: Part) -> bool:
+    """A compiler that works. One that stands still, as on a file lock, shows nothing."""
+    process = part.process
+    young = age_s(process, look.uptime_s) < look.limits.hung_after_s
+    return process.comm in COMPILERS and (process.state == "R" or (young and not process.plain_zombie))
 
 
 def answer_of(look: Look, group: Group) -> ServerAnswer | None:

@@ -105,6 +105,11 @@ def storage_wait(process: Process) -> str:
     return next((w for w in waits if STORAGE.search(w) or _PAGE_WAIT.search(w)), "")
 
 
+def network_wait(process: Process) -> bool:
+    """Whether a task of it waits for a file server: no restart of the guest brings that back."""
+    return any(STORAGE.search(w) for w in (process.wchan, *process.thread_wchans) if w)
+
+
 def _by_parents(processes: Iterable[Process], table: Mapping[int, Process], listed: set[int]) -> list[Draft]:
     """One draft per outermost process; between it and a seed there are only its own processes, no shell or init."""
     drafts: dict[int, Draft] = {}

@@ -28,6 +28,8 @@ GPU_TOLERANCE_MIB = 16  # idle figures of 0 to 14 MiB were seen on healthy cards
 TICKS_QUANTUM = 10  # 0.1 s of CPU: unpinning and pinning burn more than that in any second
 MIG_TOLERANCE_MIB = 128  # an empty MIG instance shows about 11 MiB, seven fit on a card
 
+ONLY_NODE = "a container has the kernel and the driver of its node: only the node's restart brings them back"
+
 
 @dataclass(frozen=True, slots=True)
 class Watch:

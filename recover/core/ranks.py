@@ -65,10 +65,23 @@ def kept(look: Look, group: Group, parts: tuple[Part, ...]) -> str:
     return held[0] if held and (together or len(held) == len(core)) else ""
 
 
+def beyond_signals(look: Look, parts: tuple[Part, ...]) -> Process | None:
+    """One of its processes, where all that live ignore SIGKILL: there is nothing left that a signal could end."""
+    living = [p.process for p in parts if not p.process.plain_zombie]
+    kept = [p for p in living if _ignores_kill(look, p)]
+    return kept[0] if kept and len(kept) == len(living) else None
+
+
+def _ignores_kill(look: Look, process: Process) -> bool:
+    nothing = Finding("", "", None, None)
+    pending = process.sigkill_pending and process.state in "DR"
+    return pending and look.ripe(kill_symptom(process, look.limits.ripens_s, nothing))
+
+
 def _kept_words(look: Look, process: Process) -> str:
     ripens, nothing = look.limits.ripens_s, Finding("", "", None, None)
     where = driver_wait(process)
-    if process.sigkill_pending and process.state in "DR" and look.ripe(kill_symptom(process, ripens, nothing)):
+    if _ignores_kill(look, process):
         return f"pid {process.pid} ({process.comm}) ignores SIGKILL in state {process.state}"
     if process.state == "D" and where and look.ripe(d_symptom(process, ripens, nothing)):
         return f"pid {process.pid} ({process.comm}) waits in the driver ({where}) without any progress"

@@ -130,7 +130,7 @@ CASES: dict[str, tuple[Snapshot, Found]] = {
                                  wchan="", holds=b.holding(0)),),
             gpus=b.serving_gpus(4999, tp=1),
         ),
-        [("dead-group", "process"), ("unkillable-process", "guest")],
+        [("dead-group", "guest"), ("unkillable-process", "guest")],
     ),
     "vllm-omni 2317: workers outlive their container": (
         b.healthy_snapshot(processes=vllm(main=False, core=False, cgroup=CONTAINER), gpus=b.serving_gpus()),
@@ -253,7 +253,18 @@ CASES: dict[str, tuple[Snapshot, Found]] = {
     "unattended-upgrades: library and module differ": (
         driver(nvml_code=18, detail="Driver/library version mismatch"), [("driver-mismatch", None)],
     ),
-    "nvtrust 128: four of eight GPUs came up; the VM's configuration has eight": (
+    "nvtrust 128: four of eight GPUs came up at boot, and a later modprobe brings up all": (
+        b.healthy_snapshot(
+            gpus=tuple(b.gpu(i, condition=Condition.FAILS, detail="Unknown Error") if i >= 4 else b.gpu(i)
+                       for i in range(8)),
+            kernel=b.kernel("NVRM: RmInitAdapter: osInitNvMapping failed, bailing out of RmInitAdapter",
+                            *(f"NVRM: GPU 0000:{i + 1:02x}:00.0: RmInitAdapter failed! (0x22:0x56:763)"
+                              for i in range(4, 8)), uptime_s=79.0),
+            mark=Mark(b.BOOT, 900.0),
+        ),
+        [("gpu-init-failed", "driver")] * 4,
+    ),
+    "nvtrust 128, where the bus of the guest itself has only four": (
         b.healthy_snapshot(
             gpus=b.gpus(4), baseline=None, pci_gpus=Known(tuple(b.bus(i) for i in range(4))),
             hypervisor=b.hypervisor(config=Known(VmConfig("node-174", 1, hostpci=tuple(

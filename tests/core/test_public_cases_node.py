@@ -14,7 +14,7 @@ from recover.model.act import Line
 from recover.model.contact import Failure
 from recover.model.gpu import Condition
 from recover.model.guest import GuestIdentity, Module, Mute
-from recover.model.host import Host, PciFunction
+from recover.model.host import Host, HostGpu, PciFunction
 from recover.model.hypervisor import AgentState, GuestKind, Hypervisor, NoHypervisor
 from recover.model.reading import Known
 from recover.model.snapshot import Snapshot
@@ -64,6 +64,13 @@ def contained(snapshot: Snapshot) -> Snapshot:
     return replace(within(snapshot, identity=identity), hypervisor=hypervisor)
 
 
+def upgraded(snapshot: Snapshot) -> Snapshot:
+    """The node booted a new kernel since the baseline, and nothing in the container has a GPU open."""
+    guest: Any = snapshot.guest
+    free = tuple(p for p in guest.processes.value if not p.holds)
+    return within(snapshot, identity=replace(guest.identity, kernel="6.14.8-2-pve"), processes=Known(free))
+
+
 SEVEN: dict[str, Any] = {"gpus": b.gpus(7), "pci_gpus": Known(tuple(b.bus(i) for i in range(7)))}
 SILENT = Mute(Failure.CONNECT_TIMEOUT, "no answer")
 KEPT = b.process(1675, "", comm="ollama", state="D", sigkill_pending=True, wchan="uvm_va_space_destroy",
@@ -73,7 +80,7 @@ CASES: dict[str, tuple[Snapshot, Found]] = {
     # ---- servers
     "ollama 3489: systemd gives up on a process that stays after SIGKILL": (
         b.healthy_snapshot(processes=(KEPT,), gpus=(b.gpu(0, used_mib=Known(9000), processes=[1675]), *b.gpus()[1:])),
-        [("hung-group", "process"), ("unkillable-process", "guest")],
+        [("hung-group", "guest"), ("unkillable-process", "guest")],
     ),
     "sglang 22779: the restarted server answers 200, and its requests stand still": (
         b.serving_snapshot(servers=(b.answer(200, running=4, waiting=9),)),
@@ -109,15 +116,15 @@ CASES: dict[str, tuple[Snapshot, Found]] = {
     # ---- the node
     "shine-cluster 172: all functions read ff, seven GPUs are left": (
         on_node(first(node(), answers=Known(False)), **SEVEN),
-        [("pci-device-gone", "host-device"), ("gpu-missing", "vm")],
+        [("pci-device-gone", "host-device"), ("gpu-missing", "host-device")],
     ),
     "CloudRift reports: the card is silent after its function reset": (
         lost("vfio-pci 0000:41:00.0: not ready 65535ms after FLR; giving up", **SEVEN),
-        [("pci-device-dead", None), ("gpu-missing", "vm")],
+        [("pci-device-dead", None), ("gpu-missing", None)],
     ),
     "docs.herro.me: lspci shows nothing where the GPU was": (
         on_node(node().functions[1:], off_the_bus(), **SEVEN),
-        [("pci-device-gone", "host-device"), ("gpu-missing", "vm")],
+        [("pci-device-gone", "host-device"), ("gpu-missing", "host-device")],
     ),
     "docs.herro.me, while it is still listed: it does not leave D3cold": (
         lost("vfio-pci 0000:41:00.0: Unable to change power state from D3cold to D0, device inaccessible"),
@@ -149,10 +156,15 @@ CASES: dict[str, tuple[Snapshot, Found]] = {
     ),
     # ---- containers
     "proxmox-setup-scripts 7: the devices' major numbers changed, and its control group allows the old ones": (
-        contained(driver(nvml_code=999, detail="Unknown Error")), [("container-lost-gpus", "process")],
+        upgraded(contained(driver(nvml_code=999, detail="Unknown Error"))), [("container-lost-gpus", None)],
     ),
     "proxmox-setup-scripts 7: the devices were not there yet when the container began": (
-        contained(driver(nvml_code=9, detail="Driver Not Loaded")), [("driver-not-loaded", "driver")],
+        contained(driver(nvml_code=9, detail="Driver Not Loaded")), [("container-lost-gpus", None)],
+    ),
+    "proxmox-setup-scripts 7: the node's root shell shows that its driver has the devices by now": (
+        replace(contained(driver(nvml_code=9, detail="Driver Not Loaded")),
+                host=Known(node(functions=(), gpus=(HostGpu(b.bus(0), b.uuid(0), 0),))), host_shell=True),
+        [("container-lost-gpus", "process")],
     ),
     "charmed-kubernetes 284: the container's library is of another version than the node's module": (
         contained(driver(nvml_code=18, detail="Driver/library version mismatch")), [("driver-mismatch", None)],

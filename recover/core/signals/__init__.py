@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from recover.core.look import Look, Signs
-from recover.core.signals import driver, host, hypervisor, memory, missing, modules, processes, reboot, server
+from recover.core.signals import driver, host, hypervisor, memory, missing, modules, processes, reboot, server, whole
 
 SIGNALS: tuple[Callable[[Look], Signs], ...] = (
     hypervisor.vm_state,
     hypervisor.mute_guest,
     host.node_devices,
     reboot.reboot_hangs,
-    driver.driver_state,
+    whole.driver_state,
     driver.kernel_lockup,
     driver.gpu_condition,
     driver.recovery,

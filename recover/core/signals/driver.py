@@ -9,20 +9,16 @@ from __future__ import annotations
 import re
 
 from recover.core.groups import uuid_of
-from recover.core.look import Gap, Look, Signs, on_gpu, watch
+from recover.core.look import BOOT_S, Gap, Look, Signs, on_gpu, watch
 from recover.core.news import Fault, of_kind
-from recover.core.read.kernel_log import SxidEvent
+from recover.core.read.kernel_log import SxidEvent, events, last_load
+from recover.core.signals.host import cure_of_loss
 from recover.core.xid_table import SXID_RESET_FABRIC, SXID_RESTART_VM, XIDS
 from recover.core.xids import cure, is_fault
-from recover.model.gpu import Condition, Driver, Gpu, RecoveryAction
+from recover.model.gpu import Condition, Gpu, RecoveryAction
 from recover.model.reading import Known
 from recover.model.verdict import Finding, Scope
 
-_NVML_DENIED = 4
-_NVML_NOT_LOADED = 9
-_NVML_NO_LIBRARY = 12
-_NVML_MISMATCH = 18
-_NVML_UNKNOWN = 999
 _NVIDIA = re.compile(r"nvidia|\buvm_", re.IGNORECASE)
 TRACE_LINES = 40
 _HINT = re.compile(r"The GPU likely needs to be reset|NV_ERR_GPU_IN_FULLCHIP_RESET|RC watchdog: GPU is probably locked")
@@ -37,51 +33,6 @@ ACTION_CURES: dict[RecoveryAction, Scope | None] = {
     RecoveryAction.SYSTEM_REBOOT: Scope.VM,
     RecoveryAction.OTHER: None,
 }
-
-
-def driver_state(look: Look) -> Signs:
-    """The driver as a whole: hung, not loaded, another version than its library, or not to be asked."""
-    guest = look.guest
-    if guest is None:
-        return
-    driver = look.driver
-    if driver is None:
-        yield Gap("the driver's state is not known")
-    elif driver.condition is Condition.HANGS:
-        says = f"the NVIDIA driver does not answer, while the guest does ({driver.detail or 'nvmlInit'})"
-        yield Finding("nvml-hang", says, Scope.VM, None, tuple(lockups(look)))
-    elif driver.condition is Condition.FAILS:
-        yield from _failed(look, driver)
-    elif driver.condition is not Condition.ANSWERS:
-        yield Gap(f"the driver was not asked: {driver.detail or driver.condition}")
-
-
-def _failed(look: Look, driver: Driver) -> Signs:
-    guest = look.guest
-    code, said = driver.nvml_code, driver.detail
-    container = guest is not None and guest.identity.container
-    if code == _NVML_MISMATCH or "mismatch" in said.lower():
-        says = (
-            "the NVIDIA library and the loaded module differ in version: nothing is stuck, a reboot loads the new one"
-        )
-        yield Finding("driver-mismatch", says, None, None, (said,))
-    elif code == _NVML_NO_LIBRARY:
-        yield Finding("driver-missing", "the NVIDIA library is not installed in the guest", None, None, (said,))
-    elif code == _NVML_DENIED:
-        yield Gap(f"the driver may not be asked: {said}")
-    elif container and (code == _NVML_UNKNOWN or "Unknown Error" in said):
-        # It lost its device permissions, the host is well (nvidia-container-toolkit 48): only its restart helps.
-        says = "the container has lost its GPUs: NVML says unknown error"
-        finding = Finding("container-lost-gpus", says, Scope.PROCESS, None, (said,))
-        yield watch("driver:container", 0, 1, look.ripens(), finding)
-    elif code == _NVML_NOT_LOADED or "communicate with the NVIDIA driver" in said:
-        finding = Finding(
-            "driver-not-loaded", "the NVIDIA driver is not loaded in the guest", Scope.DRIVER, None, (said,)
-        )
-        yield watch("driver:not-loaded", 0, 1, look.ripens(), finding)
-    else:
-        finding = Finding("driver-fails", f"the NVIDIA driver fails: {said or code}", Scope.DRIVER, None, (said,))
-        yield watch("driver:fails", 0, 1, look.ripens(), finding)
 
 
 def lockups(look: Look) -> tuple[str, ...]:
@@ -120,9 +71,16 @@ def gpu_condition(look: Look) -> Signs:
                 else:
                     yield Gap(f"GPU {gpu.index} was not asked: {gpu.detail or 'no reason given'}")
             case Condition.LOST:
-                yield on_gpu("gpu-lost", gpu, "is lost: it does not answer on its bus", Scope.VM, *_said(look, gpu))
+                says = "is lost: it does not answer on its bus"
+                yield on_gpu("gpu-lost", gpu, says, _loss(look), *_said(look, gpu))
             case Condition.FAILS:
                 yield from _fails(look, gpu)
+
+
+def _loss(look: Look) -> Scope | None:
+    """What brings back the GPUs that are off their bus."""
+    lost = {g.bus_id for g in look.gpus if g.condition is Condition.LOST}
+    return cure_of_loss(look, len(lost | {e.bus_id for e in look.faults if e.code == 79}))
 
 
 def _hang(look: Look, gpu: Gpu, says: str) -> Finding:
@@ -135,13 +93,29 @@ def _fails(look: Look, gpu: Gpu) -> Signs:
     if any(word in gpu.detail.lower() for word in ("permission", "not supported", "denied")):
         yield Gap(f"GPU {gpu.index} may not be asked: {gpu.detail}")
         return
-    broken = [e.msg for e in of_kind(look.events, "init-failed") if e.bdf == gpu.bus_id]
+    broken = [e for e in of_kind(look.events, "init-failed") if e.bdf == gpu.bus_id]
     if broken:
-        finding = on_gpu("gpu-init-failed", gpu, "could not be brought up by the driver", Scope.VM, broken[-1])
+        finding = on_gpu(
+            "gpu-init-failed", gpu, "could not be brought up by the driver", _init_cure(look, gpu), broken[-1].msg
+        )
     else:
         says = f"answers the driver with an error: {gpu.detail or 'unknown'}"
         finding = on_gpu("gpu-fails", gpu, says, Scope.GPU, *_said(look, gpu))
     yield watch(f"fails:{uuid_of(gpu)}", 0, 1, look.ripens(), finding)
+
+
+def _init_cure(look: Look, gpu: Gpu) -> Scope:
+    """Not since the driver came in: a later modprobe brought up what that of the boot had not (nvtrust issue 128).
+
+    What came up and fails now, or what its bus gave up, needs the reset that a VM's stop and start brings.
+    """
+    lines = look.guest.kernel.value if look.guest is not None and isinstance(look.guest.kernel, Known) else ()
+    told = events(lines)
+    loaded = last_load(told)
+    first = next((e.usec for e in of_kind(told, "init-failed") if e.bdf == gpu.bus_id and e.usec >= loaded), None)
+    gave_up = of_kind(told, "pci-not-ready", "pci-d3cold")
+    young = first is not None and first - loaded < BOOT_S * 1e6
+    return Scope.DRIVER if young and not gave_up else Scope.VM
 
 
 def recovery(look: Look) -> Signs:
@@ -151,20 +125,20 @@ def recovery(look: Look) -> Signs:
         if gpu.condition in (Condition.LOST, Condition.HANGS, Condition.NOT_ASKED):
             continue
         own = tuple(e for e in events if e.bus_id == gpu.bus_id)
-        finding = _verdict(gpu, own)
+        finding = _verdict(gpu, own, _loss(look))
         if finding is not None:
             yield finding
     known = {gpu.bus_id for gpu in look.gpus}
     for bus_id in dict.fromkeys(e.bus_id for e in events if e.code == 79 and e.bus_id not in known):
-        yield Finding("gpu-lost", f"the GPU at {bus_id} has fallen off its bus (Xid 79)", Scope.VM, bus_id, ())
+        yield Finding("gpu-lost", f"the GPU at {bus_id} has fallen off its bus (Xid 79)", _loss(look), bus_id, ())
 
 
-def _verdict(gpu: Gpu, own: tuple[Fault, ...]) -> Finding | None:
+def _verdict(gpu: Gpu, own: tuple[Fault, ...], loss: Scope | None) -> Finding | None:
     said = tuple(_words(e) for e in own)
     if any(e.code == 79 for e in own):
         action = gpu.recovery_action
         doubt = (f"the driver asks for {action.value.name}",) if isinstance(action, Known) and action.value else ()
-        return on_gpu("gpu-lost", gpu, "has fallen off its bus (Xid 79)", Scope.VM, *said, *doubt)
+        return on_gpu("gpu-lost", gpu, "has fallen off its bus (Xid 79)", loss, *said, *doubt)
     if any(e.code == 64 for e in own):
         return on_gpu(
             "row-remap-failed", gpu, "could not remap bad memory (Xid 64): take it out of service", None, *said

@@ -9,7 +9,7 @@ from recover.core.look import Gap, Look, Signs
 from recover.model.gpu import NOT_ASKED
 from recover.model.guest import Guest
 from recover.model.host import Host
-from recover.model.hypervisor import Hypervisor
+from recover.model.hypervisor import HostPci, Hypervisor
 from recover.model.reading import Known
 from recover.model.verdict import Finding, Scope
 
@@ -42,6 +42,28 @@ def node_devices(look: Look) -> Signs:
         elif function.answers == Known(False):
             says = f"{function.address} does not answer {host.node}: its configuration reads all ones"
             yield Finding("pci-device-gone", says, Scope.HOST_DEVICE, None)
+
+
+def cure_of_loss(look: Look, lacking: int) -> Scope | None:
+    """What brings back `lacking` GPUs that the guest has lost: its VM's power, or what the node knows better.
+
+    A VM would not start with a device that reads all ones or is off the bus (`device inaccessible`), and what the
+    kernel gave up, or warm reboots did not bring back (shine-cluster issue 172), only power does.
+    """
+    seen, reading = look.snapshot.hypervisor, look.snapshot.host
+    if not isinstance(reading, Known) or not isinstance(seen, Hypervisor) or not isinstance(seen.config, Known):
+        return Scope.VM
+    host = reading.value
+    off = [d for d in seen.config.value.hostpci if _off(host, d)]
+    if not 0 < lacking <= sum(d.gpus.value if isinstance(d.gpus, Known) else 1 for d in off):
+        return Scope.VM
+    dead = any(f.dead for f in host.functions for d in off if f.address in d.addresses)
+    return None if dead else Scope.HOST_DEVICE
+
+
+def _off(host: Host, device: HostPci) -> bool:
+    found = [host.function(address) for address in device.addresses]
+    return bool(host.functions) and any(f is None or f.dead or f.answers == Known(False) for f in found)
 
 
 def _leftover(host: Host, seen: Hypervisor) -> Finding:

@@ -16,6 +16,7 @@ from recover.model.verdict import Finding, Scope
 
 # No answer at all: the machine, or the way to it. Only together with a witness.
 _SILENT = frozenset({Failure.CONNECT_TIMEOUT, Failure.TIMEOUT, Failure.DIED, Failure.BANNER_SILENCE})
+_ASLEEP = frozenset({"io-error", "paused", "suspended", "prelaunch"})
 _HALTED = frozenset({"paused", "suspended", "prelaunch", "shutdown", "guest-panicked", "watchdog"})
 
 
@@ -54,6 +55,9 @@ def mute_guest(look: Look) -> Signs:
     seen = look.snapshot.hypervisor
     if isinstance(seen, Hypervisor) and (seen.status == "stopped" or look.past.owed_vm):
         return
+    qmp = seen.qmpstatus.value if isinstance(seen, Hypervisor) and isinstance(seen.qmpstatus, Known) else ""
+    if qmp in _ASLEEP:
+        return  # it can't answer, and why is told by vm_state: its silence bears no witness
     witness = _witness(look, mute)
     if not witness:
         yield from _booting(look)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from recover.core.groups import uuid_of
 from recover.core.look import Gap, Look, Sign, Signs, Watch, on_gpu, watch
 from recover.core.news import of_kind
+from recover.core.signals.host import cure_of_loss
+from recover.core.signals.whole import unfit
 from recover.model.gpu import Condition
 from recover.model.hypervisor import GuestKind, Hypervisor
 from recover.model.reading import Known
@@ -35,7 +37,7 @@ def _not_shown(look: Look) -> Signs:
     saved = [] if look.baseline is None else [b for b in look.baseline.gpus if not {b.uuid, b.bus_id} & seen]
     for gone in saved:
         says = f"GPU {gone.uuid} ({gone.bus_id}) is missing: the baseline has it"
-        yield _missing(look, gone.uuid, says, len(saved))
+        yield _missing(look, gone.uuid, says, len(saved), gone.bus_id)
     if not saved:
         yield from _fewer(look, seen)
 
@@ -44,8 +46,10 @@ def _fewer(look: Look, seen: set[str]) -> Signs:
     guest, expected = look.guest, dict(look.snapshot.target.expect).get("gpus")
     container = guest is not None and guest.identity.container
     bus = guest.pci_gpus.value if guest is not None and isinstance(guest.pci_gpus, Known) and not container else ()
-    for bus_id in (b for b in bus if b not in seen):
-        yield _missing(look, bus_id, f"the GPU at {bus_id} is on the bus, and the driver does not show it", len(bus))
+    hidden = [bus_id for bus_id in bus if bus_id not in seen]
+    for bus_id in hidden:
+        says = f"the GPU at {bus_id} is on the bus, and the driver does not show it"
+        yield _missing(look, bus_id, says, len(hidden), bus_id)
     if expected is not None and len(look.gpus) < expected and not set(bus) - seen:
         says = f"{len(look.gpus)} GPUs are there, and the configuration expects {expected}"
         yield _missing(look, None, says, expected - len(look.gpus))
@@ -74,9 +78,16 @@ def passed_through(look: Look) -> int | None:
     return sum(known) if len(known) == len(counts) else None
 
 
-def _missing(look: Look, where: str | None, says: str, level: int) -> Sign:
+def _missing(look: Look, where: str | None, says: str, level: int, bus_id: str = "") -> Sign:
+    """The guest's bus has it and nothing says that it is sick there: the driver has to look again, no more."""
     broken = tuple(e.msg for e in of_kind(look.events, "io-region-invalid"))[:2]
-    finding = Finding("gpu-missing", says, None if broken else Scope.VM, where, broken)
+    lost = {e.bdf for e in of_kind(look.events, "init-failed", "pci-not-ready", "pci-d3cold")}
+    lost |= {e.bus_id for e in look.faults if e.code == 79}
+    cure = cure_of_loss(look, level)
+    bus = look.guest.pci_gpus if look.guest is not None else None
+    if cure is Scope.VM and isinstance(bus, Known) and bus_id in bus.value and bus_id not in lost:
+        cure, broken = Scope.DRIVER, broken or unfit(look)
+    finding = Finding("gpu-missing", says, None if broken else cure, where, broken)
     return watch(f"missing:{where or 'count'}", level, 1, look.ripens(), finding)
 
 

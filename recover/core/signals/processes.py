@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from recover.core.kinship import STORAGE, driver_wait, holds_gpu, storage_wait
+from recover.core.kinship import driver_wait, holds_gpu, network_wait, storage_wait
 from recover.core.look import TICKS_QUANTUM, Gap, Look, Signs, Watch, d_symptom, kill_symptom, watch
 from recover.model.process import Process
 from recover.model.verdict import Finding, Scope
@@ -52,10 +52,10 @@ def unkillable(look: Look) -> Signs:
         finding = Finding(
             "unkillable-process",
             f"pid {process.pid} ({process.comm}) ignores SIGKILL in state {process.state}{_where(process)}",
-            None if _network_storage(process) else Scope.GUEST,
+            None if network_wait(process) else Scope.GUEST,
             group.key if group is not None else None,
             (_words(process),),
-            at_least=None if _network_storage(process) else Scope.GUEST,
+            at_least=None if network_wait(process) else Scope.GUEST,
         )
         yield Watch(kill_symptom(process, look.limits.ripens_s, finding))
 
@@ -95,10 +95,6 @@ def _waits(process: Process) -> tuple[str, ...]:
 
 def _storage(process: Process) -> bool:
     return bool(storage_wait(process))
-
-
-def _network_storage(process: Process) -> bool:
-    return any(STORAGE.search(w) for w in _waits(process))
 
 
 def _in_driver(process: Process) -> bool:

@@ -6,17 +6,18 @@ from dataclasses import replace
 
 from recover.core.engines import BY_NAME, OTHER
 from recover.core.groups import fingerprint
+from recover.core.kinship import network_wait
 from recover.core.look import Gap, Look, Signs, gib
-from recover.core.ranks import dead_finding, hung_finding
+from recover.core.ranks import beyond_signals, dead_finding, hung_finding
 from recover.model.process import Group, Health, Rank
-from recover.model.verdict import Finding
+from recover.model.verdict import Finding, Scope
 
 
 def dead_group(look: Look) -> Signs:
     """A group without its main process or without some of its ranks: what is left only holds memory."""
     for group in look.groups:
         if group.health is Health.DEAD:
-            found = dead_finding(group, group.why)
+            found = _reachable(look, group, dead_finding(group, group.why))
             yield replace(found, evidence=(*found.evidence, *_limit(look, group)))
 
 
@@ -36,7 +37,16 @@ def hung_group(look: Look) -> Signs:
     """A group that has work and does none."""
     for group in look.groups:
         if group.health is Health.HUNG:
-            yield replace(hung_finding(group, ""), says=group.why)
+            yield _reachable(look, group, replace(hung_finding(group, ""), says=group.why))
+
+
+def _reachable(look: Look, group: Group, found: Finding) -> Finding:
+    """Where all that is left of a group ignores SIGKILL, another signal is no cure (vllm issue 25127)."""
+    kept = beyond_signals(look, look.parts[group.key])
+    if kept is None:
+        return found
+    cure = None if network_wait(kept) else Scope.GUEST
+    return replace(found, cure=cure, at_least=cure)
 
 
 def watched_groups(look: Look) -> Signs:

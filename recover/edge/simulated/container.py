@@ -65,7 +65,7 @@ class SimulatedContainer(SimulatedMachine):
 
     def _identity(self, boot_id: str) -> GuestIdentity:
         return GuestIdentity("node-174", boot_id, Unknown(Why.ABSENT, "a container's DMI is its host's"),
-                             frozenset({MAC}), "6.8.12-4-pve", init_start=self.init_start, container=True)  # fmt: skip
+                             frozenset({MAC}), "6.8.0", init_start=self.init_start, container=True)  # fmt: skip
 
     def _driver(self) -> Driver:
         if self.lost:
