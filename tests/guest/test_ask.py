@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -42,7 +43,8 @@ def server() -> Iterator[Callable[[Answers], tuple[str, list[dict[str, Any]]]]]:
                 self.send_response(status or 200)
                 self.send_header("Content-Length", str(len(raw)))
                 self.end_headers()
-                self.wfile.write(raw)
+                with contextlib.suppress(ConnectionError):  # who asked has gone
+                    self.wfile.write(raw)
 
             def log_message(self, *_: object) -> None: ...
 

@@ -6,6 +6,7 @@ A file that can't be parsed is named: whatever depends on it is not proved.
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -52,8 +53,13 @@ class Flow:
 
     def before(self, target: str, line: int) -> Assigned | None:
         """The last assignment to it above a line, read straight down; that of an empty case only if it is the only."""
-        found = [a for a in self.assigned if a.target == target and a.line < line]
-        return next((a for a in reversed(found) if not a.empty), found[-1] if found else None)
+        last = None
+        for one in reversed(self.assigned):
+            if one.target == target and one.line < line:
+                if not one.empty:
+                    return one
+                last = last or one
+        return last
 
 
 @dataclass(slots=True)
@@ -83,12 +89,23 @@ def read(sources: Mapping[str, str]) -> World:
     world = World()
     for path in sorted(sources):
         try:
-            tree = ast.parse(sources[path])
+            tree = _parsed(sources[path])
             _take(world, path, tree, sources[path])
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        except (SyntaxError, ValueError, RecursionError, MemoryError, SystemError) as error:
             place = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
             world.unread.append(f"{path}{place} can't be parsed ({type(error).__name__})")
     return world
+
+
+def _parsed(text: str) -> ast.Module:
+    """Once more where another thread was in the parser, too: CPython 3.11 counts the depth of both in one place.
+
+    The traceback module parses what it prints, so any thread may (github.com/python/cpython issue 106905).
+    """
+    for _ in range(20):
+        with contextlib.suppress(SystemError):
+            return ast.parse(text)
+    return ast.parse(text)
 
 
 def _take(world: World, path: str, tree: ast.Module, text: str) -> None:

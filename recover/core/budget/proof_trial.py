@@ -231,7 +231,9 @@ def mentions(
 def is_size(node: ast.AST, size: re.Pattern[str]) -> bool:
     """The size by its name, also as a text: `args["size"]`, `config.get("size")`, `getattr(args, "size")`."""
     match node:
-        case ast.Name() | ast.Attribute():
+        case ast.Name(id=name):
+            return size.search(name) is not None
+        case ast.Attribute():
             return size.search(ast.unparse(node)) is not None
         case ast.Subscript(slice=ast.Constant(value=str() as key)):
             return size.search(key) is not None
@@ -242,15 +244,20 @@ def is_size(node: ast.AST, size: re.Pattern[str]) -> bool:
     return False
 
 
-def _reach(node: ast.AST) -> Iterator[ast.AST]:
+def _reach(whole: ast.AST) -> Iterator[ast.AST]:
     """The parts of an expression whose value can become part of its value: not tests, not a called function's name."""
-    yield node
-    for name, value in ast.iter_fields(node):
-        if (isinstance(node, ast.IfExp) and name == "test") or isinstance(node, ast.Compare | ast.Attribute):
+    left = [whole]  # no recursion: a sum of a hundred terms is a hundred deep
+    while left:
+        node = left.pop()
+        yield node
+        if isinstance(node, ast.Compare | ast.Attribute):
             continue  # an attribute of something that was made with the size is no size
-        for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST) and not (isinstance(node, ast.Call) and name == "func"):
-                yield from _reach(child)
+        below: list[ast.AST] = []
+        for name, value in ast.iter_fields(node):
+            if (name == "test" and isinstance(node, ast.IfExp)) or (name == "func" and isinstance(node, ast.Call)):
+                continue
+            below += [child for child in (value if isinstance(value, list) else [value]) if isinstance(child, ast.AST)]
+        left += reversed(below)
 
 
 def touches(flow: Flow, name: str) -> bool:
