@@ -167,6 +167,14 @@ def _die_with(parent: int) -> None:
             os._exit(1)
 
 
+def hear(child: Child, seconds: float) -> None:
+    """Take what one says, until it ends or for so long; it is not given up."""
+    limit = Limit(seconds)
+    while not child.done and limit.left > 0:
+        if _ready([child], limit.left):
+            child.pump()
+
+
 def collect(children: "list[Child]", limit: Limit, quiet: "Optional[float]" = None) -> "list[Child]":
     """Drain all until they end, all under one deadline; gives those that did not come back (ended or abandoned now).
 
@@ -179,8 +187,6 @@ def collect(children: "list[Child]", limit: Limit, quiet: "Optional[float]" = No
             return late
         wait = min(limit.left, 0.5) if quiet is None else min(limit.left, quiet / 4.0)
         ready = _ready(open_ones, wait)
-        if ready:
-            time.sleep(_GATHER_S)
         for child in ready:
             child.pump()
         now = time.monotonic()
@@ -193,11 +199,15 @@ def collect(children: "list[Child]", limit: Limit, quiet: "Optional[float]" = No
 
 
 def _ready(children: "list[Child]", wait: float) -> "list[Child]":
+    """Those that have said something; while one of them may say more at once, that is waited for."""
     poll = select.poll()  # select() refuses descriptors above 1023
     by_fd = {child.fd: child for child in children}
     for fd in by_fd:
         poll.register(fd, select.POLLIN | select.POLLHUP)
-    return [by_fd[fd] for fd, _ in poll.poll(int(wait * 1000) + 1)]
+    found = poll.poll(int(wait * 1000) + 1)
+    if found and not any(what & select.POLLHUP for _, what in found):
+        time.sleep(_GATHER_S)
+    return [by_fd[fd] for fd, _ in found]
 
 
 class Ended:

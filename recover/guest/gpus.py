@@ -1,4 +1,4 @@
-"""GPUs are asked last, each in its own child, all under one deadline: one that hangs costs one and hides no other.
+"""GPUs are asked last, in children, all under one deadline: one that hangs costs one and hides no other.
 
 A hung child is a client of its GPU and adds one more stuck thread to the driver, so nothing is asked twice, and a GPU
 that hung before is not asked at all (`skip_gpus`).
@@ -7,8 +7,13 @@ that hung before is not asked at all (`skip_gpus`).
 import re
 
 from recover.guest import nvml
-from recover.guest.child import Child, collect, run, which
+from recover.guest.child import Child, collect, hear, run, which
 from recover.guest.wire import Limit, at, emit, gap, listdir, read_or
+
+try:
+    import mmap
+except ImportError:  # a minimal Python: each GPU has a child of its own
+    mmap = None  # type: ignore[assignment]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +23,7 @@ if TYPE_CHECKING:
     Row = dict[str, Any]
 
 QUERY_S, RPC_QUERY_S = 20.0, 90.0  # one GSP call times out after 6 s or 45 s in the driver: the log says which
+_TURN_S = 0.1  # so long one child goes from GPU to GPU; a fork costs more than all the answers of one that is well
 _LIBRARY_MISSING = 12
 _ELSEWHERE = tuple(
     "/run/nvidia/driver/usr/lib/%s/libnvidia-ml.so.1" % arch for arch in ("x86_64-linux-gnu", "aarch64-linux-gnu")
@@ -143,6 +149,52 @@ def _gpu_job(nv: "Any", index: int, major: "Optional[int]", skip: "set[str]") ->
     return job
 
 
+class Turn:
+    """One child that asks one GPU after the other for a short while; what it has not begun by then is left to others.
+
+    Between two it lets go of all (nvmlShutdown): were it stuck on the second, it would still be a client of the first.
+    """
+
+    def __init__(self, nv: "Any", jobs: "list[tuple[int, str, Callable[[Say], None]]]") -> None:
+        self._nv, self._jobs = nv, jobs
+        self._shared = mmap.mmap(-1, 5)  # no more is to be begun · how many were
+        self.child = Child("NVML: GPUs in turn", self._job)
+
+    def _job(self, say: "Say") -> None:
+        for place, (index, _, job) in enumerate(self._jobs):
+            if place:
+                nvml.ask(self._nv.nvmlShutdown)
+            self._shared[1:] = (place + 1).to_bytes(4, "little")
+            if self._shared[0]:
+                return
+            say({"turn": index})
+            job(say)
+
+    def begun(self) -> int:
+        """How many it has begun when its time is over; it begins no other."""
+        hear(self.child, _TURN_S)
+        self._shared[:1] = b"\1"
+        count = int.from_bytes(self._shared[1:], "little")
+        if count:
+            self.child.what = self._jobs[count - 1][1]
+        return count
+
+    def told(self, late: bool) -> "dict[int, tuple[list[Any], int]]":
+        """GPU -> what was said of it, and our pid where it hung, for each that it asked."""
+        found = {}  # type: dict[int, tuple[list[Any], int]]
+        last = []  # type: list[Any]
+        for value in self.child.values:
+            if "turn" in value:
+                last = []
+                found[value["turn"]] = last, 0
+                at = value["turn"]
+            else:
+                last.append(value)
+        if found and late:
+            found[at] = last, self.child.pid
+        return found
+
+
 def known_buses(pci: "list[Row]", count: int) -> "list[str]":
     """Bus id by NVML index: NVML counts in bus order. Empty strings where the bus shows another number of GPUs."""
     bound = [gpu["bus"] for gpu in pci if gpu.get("driver") in ("nvidia", "")]
@@ -174,23 +226,42 @@ def _ask_all(
     skip |= {full_bus(word) for word in skip if word.count(":") == 2}
     skip |= {word.upper() for word in list(skip)}
     buses = known_buses(pci, count)
-    children = {}
+    jobs = []
     for index, bus in enumerate(buses):
         names = {full_bus(bus), uuid_of(bus).lower(), "index:%d" % index} if bus else {"index:%d" % index}
         if names & skip:
             emit("gpu", index=index, bus=bus, uuid_hint=uuid_of(bus), skipped=True)
         else:
-            children[index] = Child("NVML: GPU %d %s" % (index, bus), _gpu_job(nv, index, _major(values), skip))
-    late = collect(list(children.values()), limit)
-    for index, child in sorted(children.items()):
-        _tell(index, buses[index], child, child in late, seconds)
+            jobs.append((index, "NVML: GPU %d %s" % (index, bus), _gpu_job(nv, index, _major(values), skip)))
+    for index, (said, late) in sorted(_answers(nv, jobs, limit).items()):
+        _tell(index, buses[index], said, late, seconds)
 
 
-def _tell(index: int, bus: str, child: Child, hangs: bool, seconds: float) -> None:
-    values = {key: value for said in child.values for key, value in said.items()}
+def _answers(
+    nv: "Any", jobs: "list[tuple[int, str, Callable[[Say], None]]]", limit: Limit
+) -> "dict[int, tuple[list[Any], int]]":
+    """GPU -> what was said of it, and the pid of the child that did not come back from it, or 0.
+
+    All those that were not begun in a first turn are asked at once.
+    """
+    turn = Turn(nv, jobs) if mmap and len(jobs) > 1 else None
+    begun = turn.begun() if turn else 0
+    children = {index: Child(what, job) for index, what, job in jobs[begun:]}
+    late = collect(list(children.values()) + ([turn.child] if turn else []), limit)
+    found = turn.told(turn.child in late) if turn else {}
+    for index, what, job in jobs[:begun]:
+        if index not in found:  # it was told to stop just before it asked
+            children[index] = Child(what, job)
+            late += collect([children[index]], limit)
+    found.update((index, (child.values, child.pid if child in late else 0)) for index, child in children.items())
+    return found
+
+
+def _tell(index: int, bus: str, said: "list[Any]", late: int, seconds: float) -> None:
+    values = {key: value for one in said for key, value in one.items()}
     last = values.pop("ask", "init")
-    if hangs:
-        values.update(hangs=True, at=last, seconds=seconds, pid=child.pid)
+    if late:
+        values.update(hangs=True, at=last, seconds=seconds, pid=late)
     values["nvml_bus"] = values.pop("bus", None)
     emit("gpu", index=index, bus=bus, uuid_hint=uuid_of(bus) if bus else "", **values)
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import pytest
 
 from recover.edge.probe import GuestProbe, ProbeSettings
 from recover.edge.shell.local import LocalShell
+from recover.guest import gpus as gpus_module
+from recover.guest.wire import Limit
 from recover.model.gpu import Condition, Driver, Gpu, RecoveryAction
 from recover.model.guest import Guest
 from recover.model.reading import Known, Unknown, Why
@@ -176,3 +181,47 @@ def test_the_state_of_the_nvlink_fabric(machine):
     found = look(machine).gpus.value
     words = [gpu.fabric.value for gpu in found[:5]]
     assert words == ["none", "not started", "in progress", "completed", "failed (NVML 999: unknown error)"]
+
+
+class Nobody:
+    """A driver that only lets go."""
+
+    def nvmlShutdown(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("hang", "die", "turn_s"),
+    [((), (0,), 0.0), ((), (), 0.3), ((1, 3), (), 0.0), ((2,), (4,), 0.3), ((4,), (1,), 0.3)],
+)
+def test_each_is_asked_once_and_alone_to_blame(hang, die, turn_s, monkeypatch, tmp_path):
+    """A slow machine stops the turn anywhere. Planted: a turn that goes on, one that blames whoever came first."""
+    monkeypatch.setattr(gpus_module, "_TURN_S", turn_s)
+    asked = tmp_path / "asked"
+
+    def job_of(index):
+        def job(say):
+            with asked.open("a") as file:
+                file.write(f"{index}\n")
+            say({"ask": "first"})
+            if index in hang:
+                time.sleep(600)
+            if index in die:
+                os._exit(9)
+            say({"first": {"v": index}, "complete": True})
+
+        return job
+
+    jobs = [(index, f"GPU {index}", job_of(index)) for index in range(5)]
+    found = gpus_module._answers(Nobody(), jobs, Limit(2.5))
+    assert sorted(found) == [0, 1, 2, 3, 4] == sorted(map(int, asked.read_text().split()))
+    assert [index for index, (_, pid) in sorted(found.items()) if pid] == list(hang)
+    for index, (said, _) in found.items():
+        assert ({"first": {"v": index}, "complete": True} in said) is (index not in (*hang, *die))
+        assert said[0] == {"ask": "first"} and len(said) <= 2
+
+
+def test_a_turn_that_is_stopped_as_it_begins_leaves_that_one_to_others(monkeypatch):
+    monkeypatch.setattr(gpus_module.Turn, "begun", lambda turn: (turn._shared.__setitem__(0, 1), 2)[1])
+    jobs = [(index, f"GPU {index}", lambda say, index=index: say({"v": index})) for index in range(3)]
+    found = gpus_module._answers(Nobody(), jobs, Limit(30.0))
+    assert found == {index: ([{"v": index}], 0) for index in range(3)}
