@@ -18,7 +18,7 @@ from recover.core.doctor import Certificate, Refusal
 from recover.core.doctor_guest import AgentSeen
 from recover.core.privileges import Held, Need, Place, needs, place_of
 from recover.core.read.agent import parse_lines
-from recover.core.read.pve_config import flag, rows_of
+from recover.core.read.pve_values import flag, rows_of
 from recover.edge.connections import Connections, secret_of, ssh_settings
 from recover.edge.probe import GuestProbe, ProbeSettings
 from recover.edge.proxmox.client import DEFAULT_PORT, Client, ClusterSettings, bounded

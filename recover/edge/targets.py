@@ -8,12 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from recover.core.read.pve import GuestRow, addresses, guest_rows
-from recover.core.read.pve_config import flag, pci_devices
+from recover.core.read.pve_config import bus
+from recover.core.read.pve_values import flag
 from recover.core.targets import Answers, has_devices
 from recover.edge.proxmox.client import Client, path
 from recover.edge.proxmox.errors import ApiError
 from recover.model.hypervisor import GuestKind
-from recover.model.reading import Known, Reading, Unknown, Why, map_known
+from recover.model.reading import Known, Reading, Unknown, Why
 
 ONE_S = 20.0
 AT_ONCE = 4
@@ -59,7 +60,7 @@ def see_targets(client: Client, cluster: str, left: float) -> Answers | ApiError
         cluster=cluster,
         rows=rows,
         configs=configs,
-        pci={node: map_known(one, pci_devices) for node, one in pci.items()},
+        pci={node: bus(one) for node, one in pci.items()},
         mappings=get("cluster", "mapping", "pci"),
         addresses={vmid: addresses(one) for vmid, one in _all(up, network).items()},
         sees_all=_audits(held),

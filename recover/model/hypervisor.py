@@ -70,6 +70,15 @@ class Neighbour:
 
 
 @dataclass(frozen=True, slots=True)
+class NumaNode:
+    """One numaN entry. `host_node` None: not one, or not said. `bound`: its memory lies there and nowhere else."""
+
+    memory_mib: int
+    host_node: int | None = None
+    bound: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class VmConfig:
     """The configuration that the running QEMU has (config?current=1)."""
 
@@ -92,6 +101,10 @@ class VmConfig:
     cores: int = 1
     hookscript: str = ""
     nics: int = 0
+    numa: bool = False
+    numa_nodes: tuple[NumaNode, ...] = ()
+    sockets: int = 1
+    plugs_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ PRIVILEGES: Mapping[str, str] = {
     "backup-due": "Sys.Audit on /",
     "ha": "Sys.Audit on /",
     "qmpstatus": "VM.Audit on /vms/{vmid}",
-    "shared-device": "VM.Audit on the guests of {node}",
+    "shared-device": "VM.Audit on the guests of {node}, and Mapping.Audit on the PCI mappings that they use",
 }
 
 

@@ -45,8 +45,11 @@ def shared(case: Case) -> Refuse | None:
         what = "which other guests share its devices"
         return open_question("shared-device", what, hypervisor.neighbours, hypervisor)
     for near in hypervisor.neighbours.value:
-        if near.status == "running" and near.shares:
-            why = f"{near.name} ({near.vmid}) runs and shares {', '.join(near.shares)}"
+        # The cluster's list has QEMU's own word ("paused") where it runs, "unknown" where nobody said lately
+        # (pve-manager, pvestatd.pm and API2Tools.pm): only what is stopped has let go of its devices.
+        if near.status != "stopped" and near.shares:
+            how = "runs" if near.status == "running" else f"is {near.status}"
+            why = f"{near.name} ({near.vmid}) {how} and shares {', '.join(near.shares)}"
             return Refuse("shared-device", why, f"stop {near.vmid} first, or give each guest its own devices")
     return None
 

@@ -22,6 +22,10 @@ _NOT_OURS_TO_END = {
     "suspended": "it sleeps: wake it (qm resume {vmid})",
     "prelaunch": "it is held before its start, as by a backup: wait until that has ended",
 }
+# QEMU's other states (qapi/run-state.json) are those of a migration, a snapshot or a debugger at work.
+_OURS_TO_END = frozenset({"running", "stopped", "internal-error", "guest-panicked", "watchdog", "shutdown"})
+# The CRM's states in which it leaves a guest as it is (pve-ha-manager, HA/Manager.pm).
+_HA_AT_REST = frozenset({"", "ignored", "started", "stopped", "disabled"})
 
 
 def held(case: Case) -> Refuse | None:
@@ -91,7 +95,7 @@ def ha(case: Case) -> Refuse | None:
     if state == "error":
         lift = f"find out why, then: ha-manager set {sid} --state disabled, and --state started"
         return Refuse("ha-error", f"HA has given {sid} up (state error)", lift)
-    if state in ("fence", "migrate", "relocate", "recovery", "freeze"):
+    if state not in _HA_AT_REST:
         return Refuse("ha-busy", f"HA is at work on {sid} (state {state})", "wait until it is in state started")
     return None
 
@@ -102,9 +106,10 @@ def qmpstatus(case: Case) -> Refuse | None:
         return None
     if isinstance(hypervisor.qmpstatus, Unknown):
         return open_question("qmpstatus", "the state of its QEMU", hypervisor.qmpstatus, hypervisor)
-    lift = _NOT_OURS_TO_END.get(hypervisor.qmpstatus.value)
-    if lift is None:
+    if hypervisor.qmpstatus.value in _OURS_TO_END:
         return None
+    other = "something is at work on it, as a migration or a snapshot: wait until that has ended"
+    lift = _NOT_OURS_TO_END.get(hypervisor.qmpstatus.value, other)
     why = f"VM {hypervisor.vmid} is in state {hypervisor.qmpstatus.value}"
     return Refuse("qmpstatus", why, lift.format(vmid=hypervisor.vmid))
 

@@ -3,34 +3,17 @@
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from recover.core.read.pve_config import (
-    flag,
-    host_pcis,
-    number,
-    nvidia_nodes,
-    pci_devices,
-    rows_of,
-    shared_nodes,
-    vm_config,
-)
+from recover.core.read.pve_config import PciDevice, bus, unreadable, vm_config
+from recover.core.read.pve_jobs import backup_due
+from recover.core.read.pve_near import neighbours
 from recover.core.read.pve_raw import GuestRow, PveRaw, guest_rows, list_of, object_of, tags_of
-from recover.core.read.pve_tasks import Upid, parse_upid, task_list
-from recover.model.hypervisor import (
-    AgentState,
-    GuestKind,
-    HostMemory,
-    HostPci,
-    Hypervisor,
-    Neighbour,
-    Pending,
-    Task,
-    VmConfig,
-)
+from recover.core.read.pve_tasks import Upid, parse_upid, strange_tasks, task_list
+from recover.core.read.pve_values import flag, given, number, rows_of, text
+from recover.model.hypervisor import AgentState, GuestKind, HostMemory, HostPci, Hypervisor, Pending, Task, VmConfig
 from recover.model.reading import Known, Reading, Unknown, Why, known_or, map_known
 
 __all__ = [
@@ -45,15 +28,14 @@ __all__ = [
 ]
 
 MIB = 1024 * 1024
-BACKUP_SOON_S = 30 * 60
 _LISTS = ("pending", "tasks", "cluster_status", "pci", "mappings", "storages", "resources", "backup_jobs")
 
 
 def hypervisor(raw: PveRaw) -> Hypervisor:
     lists: dict[str, Any] = {name: list_of(getattr(raw, name)) for name in _LISTS}
     raw = replace(raw, **lists)
-    devices = map_known(raw.pci, pci_devices)
-    config = map_known(object_of(raw.config), lambda c: vm_config(c, raw.node, devices, raw.mappings))
+    devices = bus(raw.pci)
+    config = _config(raw, devices)
     ours = config.value.hostpci if isinstance(config, Known) else ()
     clock = number(known_or(object_of(raw.node_time), {}).get("time"), raw.clock_s) or raw.clock_s
     tasks = _tasks(raw)
@@ -61,8 +43,8 @@ def hypervisor(raw: PveRaw) -> Hypervisor:
     ha = _ha(raw)
     quorate = _quorate(raw.cluster_status)
     storages = _storages(raw, config)
-    backup = _backup_due(raw, clock)
-    neighbours = _neighbours(raw, ours)
+    backup = backup_due(raw, clock)
+    near = neighbours(raw, ours, devices)
     status = raw.status
     node = object_of(raw.node_status)
     memory = _memory(node)
@@ -71,23 +53,23 @@ def hypervisor(raw: PveRaw) -> Hypervisor:
         node=raw.node,
         vmid=raw.vmid,
         kind=raw.kind,
-        status=str(status.get("status", "")),
-        qmpstatus=Known(str(status["qmpstatus"])) if "qmpstatus" in status else Unknown(Why.ABSENT, "no qmpstatus"),
+        status=text(status.get("status")),
+        qmpstatus=_qmpstatus(status),
         config=config,
-        pending=map_known(raw.pending, _pending),
-        lock=str(status.get("lock") or known_or(object_of(raw.config), {}).get("lock") or ""),
+        pending=_pending(raw.pending),
+        lock=_lock(status) or _lock(known_or(object_of(raw.config), {})),
         ha_state=ha,
         quorate=quorate,
         tasks=tasks,
         agent=agent,
         host_memory=memory,
         storages=storages,
-        neighbours=neighbours,
+        neighbours=near,
         uptime_s=number(status.get("uptime")),
         pid=number(status.get("pid")),
-        tags=tags_of(status),
-        name=str(status.get("name", "")),
-        version=str(known_or(object_of(raw.version), {}).get("version", "")),
+        tags=_tags(raw),
+        name=text(status.get("name")),
+        version=text(known_or(object_of(raw.version), {}).get("version")),
         backup_due=backup,
         invisible_guests=not _sees_all(raw),
         host_uptime_s=_uptime(node),
@@ -97,21 +79,68 @@ def hypervisor(raw: PveRaw) -> Hypervisor:
             raw,
             {
                 "configuration": config, "pending changes": raw.pending, "tasks": tasks, "HA": ha, "quorum": quorate,
-                "host memory": memory, "PCI devices": raw.pci if ours else Known(None),
-                "PCI mappings": raw.mappings if any(d.mapping for d in ours) else Known(None),
-                "storages": storages, "neighbours": neighbours, "backup jobs": backup,
+                "host memory": memory, "PCI devices": devices if ours else Known(None),
+                "PCI mappings": _mapped(raw, ours),
+                "storages": storages, "neighbours": near, "backup jobs": backup,
                 "guest agent": agent if raw.kind is GuestKind.VM else Known(None),
             },
         ),
     )  # fmt: skip
 
 
-def _pending(rows: Any) -> tuple[Pending, ...]:
-    return tuple(
-        Pending(str(r["key"]), str(r.get("value", "")), str(r.get("pending", "")), bool(number(r.get("delete"))))
-        for r in rows_of(rows)
-        if "key" in r and ("pending" in r or number(r.get("delete")))
+def _config(raw: PveRaw, devices: Reading[tuple[PciDevice, ...]]) -> Reading[VmConfig]:
+    found = object_of(raw.config)
+    if isinstance(found, Unknown):
+        return found
+    key = unreadable(found.value)
+    if key:
+        return Unknown(Why.GARBLED, f"{key} makes no sense")
+    return Known(vm_config(found.value, raw.node, devices, raw.mappings))
+
+
+def _qmpstatus(status: Mapping[str, Any]) -> Reading[str]:
+    if "qmpstatus" not in status:
+        return Unknown(Why.ABSENT, "no qmpstatus")
+    word = status["qmpstatus"]
+    return Known(word) if isinstance(word, str) and word else Unknown(Why.GARBLED, "qmpstatus is no word")
+
+
+def _lock(row: Mapping[str, Any]) -> str:
+    """Whatever stands there is a lock, but nothing at all."""
+    return str(given(row, "lock", ""))
+
+
+def _tags(raw: PveRaw) -> tuple[str, ...]:
+    """Of all that show them: the status of old releases doesn't, and the cluster's list may be ten seconds old."""
+    rows = [row for row in guest_rows(known_or(raw.resources, [])) if row.vmid == raw.vmid]
+    config = known_or(object_of(raw.config), {})
+    return tuple(dict.fromkeys((*tags_of(raw.status), *tags_of(config), *(t for row in rows for t in row.tags))))
+
+
+def _pending(reading: Reading[list[Any]]) -> Reading[tuple[Pending, ...]]:
+    if isinstance(reading, Unknown):
+        return reading
+    if not all(isinstance(row, Mapping) and text(row.get("key")) for row in reading.value):
+        return Unknown(Why.GARBLED, "the list of pending changes has rows without a key")
+    return Known(
+        tuple(
+            Pending(text(r["key"]), text(r.get("value")), text(r.get("pending")), _goes(r))
+            for r in rows_of(reading.value)
+            if "pending" in r or _goes(r)
+        )
     )
+
+
+def _goes(row: Mapping[str, Any]) -> bool:
+    """1 and 2 (by force) stand for a key that is taken out."""
+    return "delete" in row and number(row["delete"], 1) != 0
+
+
+def _mapped(raw: PveRaw, ours: tuple[HostPci, ...]) -> Reading[Any]:
+    mapped = [d for d in ours if d.mapping]
+    if isinstance(raw.mappings, Unknown) or not mapped:
+        return raw.mappings if mapped else Known(None)
+    return next((d.present for d in mapped if not d.addresses and isinstance(d.present, Unknown)), Known(None))
 
 
 def _privileges(reading: Reading[Any]) -> Reading[dict[str, bool]]:
@@ -138,6 +167,10 @@ def _tasks(raw: PveRaw) -> Reading[tuple[Task, ...]]:
     held = _privileges(raw.node_privs)
     if isinstance(held, Known) and "Sys.Audit" not in held.value:
         return Unknown(Why.DENIED, f"needs Sys.Audit on /nodes/{raw.node}: tasks of others are not shown")
+    if isinstance(held, Unknown) and not isinstance(raw.node_status, Known):  # that one needs the same privilege
+        return Unknown(held.why, f"whether tasks of others are shown: {held.detail or held.why}")
+    if isinstance(raw.tasks, Known) and strange_tasks(raw.tasks.value):
+        return Unknown(Why.GARBLED, "the list of tasks has rows that name none")
     return map_known(raw.tasks, lambda rows: task_list(rows, raw.token_id))
 
 
@@ -146,21 +179,33 @@ def _quorate(reading: Reading[Any]) -> Reading[bool]:
     if isinstance(reading, Unknown):
         return reading
     rows = rows_of(reading.value)
-    if not any(row.get("type") in ("cluster", "node") for row in rows):
-        return Unknown(Why.GARBLED, "the cluster's status has neither cluster nor node")
-    return Known(all(flag(row.get("quorate", 0)) for row in rows if row.get("type") == "cluster"))
+    kinds = [row.get("type") for row in rows]
+    if not rows or len(rows) != len(reading.value) or not set(map(str, kinds)) <= {"cluster", "node"}:
+        return Unknown(Why.GARBLED, "the cluster's status has rows that are neither cluster nor node")
+    if "cluster" not in kinds and len(kinds) > 1:
+        return Unknown(Why.GARBLED, "the cluster's status has several nodes and no cluster")
+    return Known(all(flag(row.get("quorate")) for row in rows if row.get("type") == "cluster"))
 
 
 def _ha(raw: PveRaw) -> Reading[str]:
     ha = raw.status.get("ha")
-    if isinstance(ha, Mapping):
-        if not flag(ha.get("managed", 0)):
+    if isinstance(ha, Mapping) and ha.get("managed") is not None:
+        if not flag(ha["managed"], doubt=True):
             return Known("")
-        if ha.get("state"):
-            return Known(str(ha["state"]))
-    if isinstance(raw.ha, Unknown) and raw.ha.why is Why.ABSENT:  # "no such resource": not HA-managed
-        return Known("")
-    return map_known(object_of(raw.ha), lambda row: str(row.get("state") or "started"))
+        if ha.get("state") not in (None, ""):  # else the CRM has not taken it up yet
+            return _ha_state(Known(ha))
+    if isinstance(raw.ha, Unknown):
+        # pve-ha-manager, API2/HA/Resources.pm. Any other answer is not about this guest: a proxy's 404, a 400.
+        gone = raw.ha.why is Why.ABSENT and "no such resource" in raw.ha.detail
+        return Known("") if gone else raw.ha
+    return _ha_state(object_of(raw.ha))
+
+
+def _ha_state(reading: Reading[Mapping[str, Any]]) -> Reading[str]:
+    if isinstance(reading, Unknown):
+        return reading
+    state = text(given(reading.value, "state", "started"))
+    return Known(state) if state else Unknown(Why.GARBLED, "its HA state is no word")
 
 
 def _agent(raw: PveRaw, config: Reading[VmConfig]) -> Reading[AgentState]:
@@ -207,79 +252,18 @@ def _storages(raw: PveRaw, config: Reading[VmConfig]) -> Reading[tuple[tuple[str
     return Known(tuple((name, active[name]) for name in config.value.storages))
 
 
-def _backup_due(raw: PveRaw, clock: int) -> Reading[bool]:
-    """Whether a job that includes this guest begins within half an hour."""
-    if isinstance(raw.backup_jobs, Unknown):
-        return raw.backup_jobs
-    if not clock:
-        return Unknown(Why.ABSENT, "the node's clock is not known")
-    jobs = [j for j in rows_of(raw.backup_jobs.value) if flag(j.get("enabled", 1)) and _includes(j, raw)]
-    unplanned = [str(job.get("id", "")) for job in jobs if "next-run" not in job]
-    if unplanned:  # pve-manager before 7.1 has a day and a time instead
-        return Unknown(Why.ABSENT, f"this release does not tell when backup job {unplanned[0] or '?'} runs next")
-    return Known(any(0 <= number(job.get("next-run"), -1) - clock <= BACKUP_SOON_S for job in jobs))
-
-
-def _includes(job: Mapping[str, Any], raw: PveRaw) -> bool:
-    if job.get("node") not in (None, "", raw.node):
-        return False
-    if job.get("pool"):
-        pools = {row.pool for row in guest_rows(known_or(raw.resources, [])) if row.vmid == raw.vmid and row.pool}
-        return str(job["pool"]) in (pools or {str(job["pool"])})  # our pool is not shown: it may be this one
-    named = re.split(r"[;, ]+", str(job.get("exclude" if flag(job.get("all", 0)) else "vmid", "")))
-    return (str(raw.vmid) in named) != flag(job.get("all", 0))
-
-
-def _neighbours(raw: PveRaw, ours: tuple[HostPci, ...]) -> Reading[tuple[Neighbour, ...]]:
-    if isinstance(raw.resources, Unknown):
-        return raw.resources
-    configs = dict(raw.others)
-    found: list[Neighbour] = []
-    for row in guest_rows(raw.resources.value):
-        if row.node != raw.node or row.vmid == raw.vmid:
-            continue
-        config = object_of(configs.get(row.vmid, Known({})))
-        if isinstance(config, Unknown):
-            return Unknown(config.why, f"the configuration of guest {row.vmid}: {config.detail}")
-        shares = _shared(raw, ours, config.value)
-        found.append(Neighbour(row.vmid, row.name, row.kind, row.status, shares))
-    return Known(tuple(sorted(found, key=lambda one: one.vmid)))
-
-
-def _shared(raw: PveRaw, ours: tuple[HostPci, ...], other: Mapping[str, Any]) -> tuple[str, ...]:
-    theirs = host_pcis(other, raw.node, map_known(raw.pci, pci_devices), raw.mappings)
-    devices = {a for one in ours for a in one.addresses} & {a for one in theirs for a in one.addresses}
-    groups = {g for one in ours for g in one.iommu_groups} & {g for one in theirs for g in one.iommu_groups}
-    mappings = {one.mapping for one in ours if one.mapping} & {one.mapping for one in theirs}
-    fabric = _fabric(raw, {a for one in ours for a in one.addresses}, {a for one in theirs for a in one.addresses})
-    nodes = shared_nodes(nvidia_nodes(known_or(object_of(raw.config), {})), nvidia_nodes(other))
-    return (
-        *sorted(devices), *(f"iommu group {g}" for g in sorted(groups)), *(f"mapping {m}" for m in sorted(mappings)),
-        *sorted(nodes), *fabric,
-    )  # fmt: skip
-
-
-def _fabric(raw: PveRaw, ours: set[str], theirs: set[str]) -> tuple[str, ...]:
-    """NVSwitches of one guest whose GPUs are another's: who restarts the one takes the other's NVLinks down."""
-    rows = map_known(raw.pci, pci_devices)
-    devices = rows.value if isinstance(rows, Known) else ()
-    switches, gpus = ({d.address for d in devices if getattr(d, word)} for word in ("nvswitch", "gpu"))
-    across = (switches & ours and gpus & theirs) or (switches & theirs and gpus & ours)
-    return ("the NVLink fabric (NVSwitch " + ", ".join(sorted(switches & (ours | theirs))) + ")",) if across else ()
-
-
 def addresses(reading: Reading[Any]) -> tuple[str, ...]:
     """The guest's own addresses: from its agent, or for a container from its interfaces."""
     value: Any = known_or(reading, [])
     rows = value.get("result") if isinstance(value, Mapping) else value
-    texts: list[str] = []
+    said: list[str] = []
     for row in rows_of(rows):
-        texts += [str(a.get("ip-address", "")) for a in rows_of(row.get("ip-addresses", []))]
-        texts += [str(row[key]).partition("/")[0] for key in ("inet", "inet6") if row.get(key)]
+        said += [text(a.get("ip-address")) for a in rows_of(row.get("ip-addresses", []))]
+        said += [text(row.get(key)).partition("/")[0] for key in ("inet", "inet6")]
     found: dict[str, None] = {}
-    for text in texts:
+    for word in said:
         try:
-            address = ipaddress.ip_address(text.partition("%")[0])
+            address = ipaddress.ip_address(word.partition("%")[0])
         except ValueError:
             continue
         if not (address.is_loopback or address.is_link_local or address.is_unspecified):

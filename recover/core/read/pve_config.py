@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from recover.core.read.pve_values import flag, number, properties, rows_of, text, whole
 from recover.model.gpu import NOT_ASKED
-from recover.model.hypervisor import HostPci, VmConfig
+from recover.model.hypervisor import HostPci, NumaNode, VmConfig
 from recover.model.reading import Known, Reading, Unknown, Why
 
 _ADDRESS = re.compile(r"(?:(?P<domain>[0-9a-f]{4,8}):)?(?P<slot>[0-9a-f]{2}:[0-9a-f]{2})(?:\.(?P<function>[0-7]))?")
+_FULL = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_ID, _CLASS = re.compile(r"[0-9a-f]{4}"), re.compile(r"[0-9a-f]{4}")
 _MAC = re.compile(r"(?<![0-9A-Fa-f:])(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}(?![0-9A-Fa-f:])")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _DISK = re.compile(r"(?:(?:ide|sata|scsi|virtio|efidisk|tpmstate|mp)\d+|rootfs|vmstate)")
@@ -41,47 +44,31 @@ class PciDevice:
         return self.ids.startswith("10de:") and self.kind.startswith("03")
 
 
-def properties(text: str, default: str = "") -> dict[str, str]:
-    """A property string ("0000:41:00,pcie=1") as a dict; a part without a key belongs to `default`."""
-    found: dict[str, str] = {}
-    for part in str(text).split(","):
-        key, mark, value = part.partition("=")
-        if mark:
-            found[key.strip()] = value.strip()
-        elif part.strip():
-            found.setdefault(default, part.strip())
-    return found
-
-
-def flag(value: object) -> bool:
-    """A PVE boolean: 1, on, yes and true, in any case, as number or text."""
-    return str(value).strip().lower() in ("1", "on", "yes", "true")
-
-
-def number(value: object, otherwise: int = 0) -> int:
-    try:
-        return int(float(str(value)))
-    except (ValueError, OverflowError):
-        return otherwise
-
-
 def pci_devices(rows: object) -> tuple[PciDevice, ...]:
-    def ids(row: Mapping[str, Any]) -> str:
-        return ":".join(str(row.get(key, "")).lower().removeprefix("0x") for key in ("vendor", "device"))
-
-    def group(row: Mapping[str, Any]) -> int | None:
-        said = number(row.get("iommugroup"), -1)
-        return said if said >= 0 else None
-
-    def kind(row: Mapping[str, Any]) -> str:
-        return str(row.get("class", "")).lower().removeprefix("0x")[:4]
-
-    return tuple(PciDevice(str(r["id"]).lower(), ids(r), group(r), kind(r)) for r in rows_of(rows) if "id" in r)
+    """What can be read of the list; `bus` also says whether that is all of it."""
+    return tuple(device for device in map(_pci_device, rows_of(rows)) if device is not None)
 
 
-def rows_of(value: object) -> list[Mapping[str, Any]]:
-    """The rows of a list of objects; anything else in it is left out."""
-    return [row for row in value if isinstance(row, Mapping)] if isinstance(value, Sequence) else []
+def bus(reading: Reading[Any]) -> Reading[tuple[PciDevice, ...]]:
+    """The node's devices. A row that makes no sense could be any of them, so then none of the list is believed."""
+    if isinstance(reading, Unknown):
+        return reading
+    found = pci_devices(reading.value)
+    if isinstance(reading.value, list) and len(found) == len(reading.value):
+        return Known(found)
+    return Unknown(Why.GARBLED, "the node's list of PCI devices has rows that are none")
+
+
+def _pci_device(row: Mapping[str, Any]) -> PciDevice | None:
+    address, vendor, device, kind = (
+        text(row.get(key)).lower().removeprefix("0x") for key in ("id", "vendor", "device", "class")
+    )
+    group = whole(row.get("iommugroup"))  # -1: none
+    if not (_FULL.fullmatch(address) and _ID.fullmatch(vendor) and _ID.fullmatch(device) and _CLASS.match(kind)):
+        return None
+    if group is None:
+        return None
+    return PciDevice(address, f"{vendor}:{device}", group if group >= 0 else None, kind[:4])
 
 
 def expand(host: str, devices: Reading[tuple[PciDevice, ...]]) -> tuple[str, ...]:
@@ -104,12 +91,18 @@ def expand(host: str, devices: Reading[tuple[PciDevice, ...]]) -> tuple[str, ...
 
 
 def mapping_paths(name: str, node: str, mappings: object) -> tuple[str, ...] | None:
-    """The paths of a mapping's entries for this node, which are alternatives; None if there is no such mapping."""
+    """The paths of a mapping's entries for this node, which are alternatives; None if it is not shown or not readable.
+
+    Mappings on which the token holds no privilege are left out of the list, without a word (pve-manager,
+    API2/Cluster/Mapping/PCI.pm).
+    """
     for row in rows_of(mappings):
         if row.get("id") == name:
             lines = row.get("map")
-            entries = [properties(str(line)) for line in lines] if isinstance(lines, list) else []
-            return tuple(e.get("path", "") for e in entries if e.get("node") == node)
+            entries = [properties(text(line)) for line in lines] if isinstance(lines, list) else [{}]
+            if not all(e.get("node") and e.get("path") for e in entries):
+                return None
+            return tuple(e["path"] for e in entries if e["node"] == node)
     return None
 
 
@@ -118,11 +111,8 @@ def host_pci(key: str, raw: str, node: str, devices: Reading[tuple[PciDevice, ..
     host, mapping = parts.get("host", ""), parts.get("mapping", "")
     if host and not mapping and not _ADDRESS.fullmatch(host.lower().split(";")[0].strip()):
         host, mapping = "", host  # the documentation also shows a bare mapping name
-    paths: tuple[str, ...] = (host,) if host else ()
-    found_mapping = True
-    if mapping and isinstance(mappings, Known):
-        named = mapping_paths(mapping, node, mappings.value)
-        found_mapping, paths = bool(named), named or ()
+    shown = _paths(host, mapping, node, mappings)
+    paths = shown.value if isinstance(shown, Known) else ()
     addresses = tuple(dict.fromkeys(a for one in paths for a in expand(one, devices)))
     on_bus = {d.address: d for d in devices.value} if isinstance(devices, Known) else {}
     rows = [on_bus[a] for a in addresses if a in on_bus]
@@ -136,9 +126,20 @@ def host_pci(key: str, raw: str, node: str, devices: Reading[tuple[PciDevice, ..
         driver=parts.get("driver", "vfio"),
         device_ids=tuple(d.ids for d in rows),
         iommu_groups=tuple(dict.fromkeys(d.group for d in rows if d.group is not None)),
-        present=_present(devices, mappings if mapping else Known(None), found_mapping, len(addresses), len(rows)),
+        present=_present(devices, shown, len(addresses), len(rows)),
         gpus=_gpus(parts, paths, devices),
     )
+
+
+def _paths(host: str, mapping: str, node: str, mappings: Reading[Any]) -> Reading[tuple[str, ...]]:
+    if not mapping:
+        return Known((host,) if host else ())
+    if isinstance(mappings, Unknown):
+        return mappings
+    named = mapping_paths(mapping, node, mappings.value)
+    if named is None:
+        return Unknown(Why.DENIED, f"needs Mapping.Audit on /mapping/pci/{mapping}, if there is such a mapping")
+    return Known(named)
 
 
 def _gpus(parts: Mapping[str, str], paths: tuple[str, ...], devices: Reading[tuple[PciDevice, ...]]) -> Reading[int]:
@@ -162,11 +163,11 @@ def _gpus(parts: Mapping[str, str], paths: tuple[str, ...], devices: Reading[tup
 
 
 def _present(
-    devices: Reading[tuple[PciDevice, ...]], mappings: Reading[Any], mapped: bool, wanted: int, there: int
+    devices: Reading[tuple[PciDevice, ...]], paths: Reading[tuple[str, ...]], wanted: int, there: int
 ) -> Reading[bool]:
-    if isinstance(mappings, Unknown):
-        return mappings
-    if not mapped:
+    if isinstance(paths, Unknown):
+        return paths
+    if not paths.value:  # a mapping without an entry for this node
         return Known(False)
     if isinstance(devices, Unknown):
         return devices
@@ -181,7 +182,7 @@ def host_pcis(
 ) -> tuple[HostPci, ...]:
     keys = [key for key in config if _HOSTPCI.fullmatch(key)]
     keys.sort(key=lambda key: number(key.removeprefix("hostpci")))
-    return tuple(host_pci(key, str(config[key]), node, devices, mappings) for key in keys)
+    return tuple(host_pci(key, text(config[key]), node, devices, mappings) for key in keys)
 
 
 def nvidia_nodes(config: Mapping[str, Any]) -> frozenset[str]:
@@ -207,13 +208,29 @@ def shared_nodes(ours: frozenset[str], theirs: frozenset[str]) -> frozenset[str]
 
 def storages(config: Mapping[str, Any]) -> tuple[str, ...]:
     """The storages that a start needs: of all disks, in order, without empty drives and plain paths."""
-    volumes = (properties(str(v), "volume") for k, v in config.items() if _DISK.fullmatch(k))
+    volumes = (properties(text(v), "volume") for k, v in config.items() if _DISK.fullmatch(k))
     names = (_VOLUME.match(p.get("volume", p.get("file", ""))) for p in volumes)
     return tuple(dict.fromkeys(match["storage"] for match in names if match))
 
 
 def _macs(values: Iterable[object]) -> frozenset[str]:
     return frozenset(mac.lower() for value in values for mac in _MAC.findall(str(value)))
+
+
+# What a start, a stop and their guards depend on must be read, or nothing is known of the guest.
+_WEIGHTY = re.compile(rf"{_DISK.pattern}|hostpci\d*|(?:numa|net|dev)\d+|memory|smbios1|args|hugepages")
+_NUMBERS = ("memory", "hugepages")
+
+
+def unreadable(raw: Mapping[str, Any]) -> str:
+    """A key whose value PVE would never send, or an empty string."""
+    for key, value in raw.items():
+        if _WEIGHTY.fullmatch(key) and not isinstance(value, str) and key not in _NUMBERS:
+            return key
+    memory = properties(text(raw.get("memory", "512")), "current").get("current", "")
+    if not (whole(memory) or 0) > 0:
+        return "memory"
+    return "" if text(raw.get("hugepages", "any")) in ("any", "2", "1024") else "hugepages"
 
 
 def vm_config(
@@ -224,26 +241,36 @@ def vm_config(
 ) -> VmConfig:
     nets = [value for key, value in raw.items() if re.fullmatch(r"net\d+", key)]
     # The base64 flag of smbios1 is about its texts; the schema wants the UUID itself plain.
-    uuid = properties(str(raw.get("smbios1", ""))).get("uuid", "").lower()
-    memory = properties(str(raw.get("memory", "")), "current").get("current", "")
+    uuid = properties(text(raw.get("smbios1"))).get("uuid", "").lower()
+    memory = properties(text(raw.get("memory")), "current").get("current", "")
     return VmConfig(
-        name=str(raw.get("name") or raw.get("hostname") or ""),
+        name=text(raw.get("name")) or text(raw.get("hostname")),
         memory_mib=number(memory, 512),  # PVE's default
         smbios_uuid=uuid if _UUID.fullmatch(uuid) else "",
         macs=_macs(nets),
         hostpci=host_pcis(raw, node, devices, mappings),
-        agent=flag(properties(str(raw.get("agent", "0")), "enabled").get("enabled", "0")),
-        balloon_mib=number(raw["balloon"]) if "balloon" in raw else None,
-        hugepages=str(raw.get("hugepages", "")),
-        keeps_hugepages=flag(raw.get("keephugepages", 0)),
-        args=str(raw.get("args", "")),
-        onboot=flag(raw.get("onboot", 0)),
-        protection=flag(raw.get("protection", 0)),
-        template=flag(raw.get("template", 0)),
-        bios=str(raw.get("bios", "")),
-        digest=str(raw.get("digest", "")),
+        agent=flag(properties(text(raw.get("agent"), "0"), "enabled").get("enabled", "0")),
+        balloon_mib=whole(raw.get("balloon")),
+        hugepages=text(raw.get("hugepages")),
+        keeps_hugepages=flag(raw.get("keephugepages")),
+        args=text(raw.get("args")),
+        onboot=flag(raw.get("onboot")),
+        protection=flag(raw.get("protection"), doubt=True),
+        template=flag(raw.get("template"), doubt=True),
+        bios=text(raw.get("bios")),
+        digest=text(raw.get("digest")),
         storages=storages(raw),
-        cores=number(raw.get("cores", 1), 1) * number(raw.get("sockets", 1), 1),
-        hookscript=str(raw.get("hookscript", "")),
+        cores=number(raw.get("cores"), 1) * number(raw.get("sockets"), 1),
+        hookscript=text(raw.get("hookscript")),
         nics=len(nets),
+        numa=flag(raw.get("numa")),
+        numa_nodes=tuple(_numa(text(value)) for key, value in sorted(raw.items()) if re.fullmatch(r"numa\d+", key)),
+        sockets=number(raw.get("sockets"), 1),
+        plugs_memory="memory" in re.split(r"[;, ]+", text(raw.get("hotplug"))),
     )
+
+
+def _numa(raw: str) -> NumaNode:
+    """`cpus=0-31,hostnodes=0,memory=229376,policy=bind`; a list of host nodes can't be had with huge pages."""
+    parts = properties(raw)
+    return NumaNode(number(parts.get("memory")), whole(parts.get("hostnodes")), parts.get("policy") == "bind")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from recover.core.read.pve_config import flag, number, rows_of
+from recover.core.read.pve_values import flag, number, rows_of, text
 from recover.model.gpu import NOT_ASKED
 from recover.model.hypervisor import GuestKind
 from recover.model.reading import Known, Reading, Unknown, Why
@@ -59,25 +59,43 @@ class PveRaw:
     notes: tuple[str, ...] = field(default=())
 
 
+_KINDS = {"qemu": GuestKind.VM, "lxc": GuestKind.CONTAINER}
+
+
 def guest_rows(resources: Any) -> tuple[GuestRow, ...]:
+    """The guests that the list names; one without number or node is none."""
     return tuple(
         GuestRow(
             number(row.get("vmid")),
-            str(row.get("name", "")),
-            str(row.get("node", "")),
-            GuestKind.CONTAINER if row["type"] == "lxc" else GuestKind.VM,
-            str(row.get("status", "unknown")),
-            flag(row.get("template", 0)),
+            text(row.get("name")),
+            text(row.get("node")),
+            _KINDS[text(row.get("type"))],
+            text(row.get("status")) or "unknown",
+            flag(row.get("template")),
             tags_of(row),
-            str(row.get("pool", "")),
+            text(row.get("pool")),
         )
         for row in rows_of(resources)
-        if row.get("type") in ("qemu", "lxc") and number(row.get("vmid"))
+        if _is_guest(row)
     )
 
 
+def _is_guest(row: Mapping[str, Any]) -> bool:
+    node = row.get("node")
+    return text(row.get("type")) in _KINDS and number(row.get("vmid")) > 0 and isinstance(node, str) and bool(node)
+
+
+def strange_rows(resources: Any) -> int:
+    """How many rows of `cluster/resources?type=vm` are no guests: each could be anybody's."""
+    rows = resources if isinstance(resources, list) else []
+    return sum(not (isinstance(row, Mapping) and _is_guest(row)) for row in rows)
+
+
 def tags_of(row: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(t for t in re.split(r"[;, ]+", str(row.get("tags") or "")) if t)
+    """Lower-case, as PVE compares them unless it is told otherwise (datacenter.cfg, tag-style)."""
+    said = row.get("tags")
+    words = said if isinstance(said, list) else re.split(r"[;, ]+", text(said))
+    return tuple(dict.fromkeys(t.strip().lower() for t in map(text, words) if t.strip()))
 
 
 def object_of(reading: Reading[Any]) -> Reading[Mapping[str, Any]]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from recover.core.read.pve_config import number, rows_of
+from recover.core.read.pve_values import number, rows_of
 from recover.model.hypervisor import Task
 
 # pve-common, src/PVE/UPID.pm: process start times take nine digits after some 497 days
@@ -46,10 +47,17 @@ def task_list(rows: Any, token_id: str) -> tuple[Task, ...]:
         upid = parse_upid(row.get("upid"))
         if upid is None:
             continue
-        status = str(row.get("status") or "")
+        said = row.get("status")
+        status = said if isinstance(said, str) else ""
         running = status in ("", "RUNNING") and not number(row.get("endtime"))
         found[upid.text] = Task(
             upid.text, upid.node, upid.type, number(upid.id) if upid.id.isdecimal() else None, upid.user,
             upid.starttime, running, "" if running else status, number(row.get("endtime")), upid.user == token_id,
         )  # fmt: skip
     return tuple(sorted(found.values(), key=lambda task: -task.starttime))
+
+
+def strange_tasks(rows: Any) -> int:
+    """How many rows name no task: each could be one that runs."""
+    named = rows if isinstance(rows, list) else []
+    return sum(not (isinstance(row, Mapping) and parse_upid(row.get("upid"))) for row in named)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from recover.core.read.pve_config import flag
+from recover.core.read.pve_values import flag
 from recover.core.read.task_log import TaskClass
 from recover.edge.actuator.power import Power, Ready
 from recover.edge.actuator.proof import (

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from recover.core.read.pve import guest_rows
-from recover.core.read.pve_config import flag, number, vm_config
-from recover.core.read.pve_tasks import task_list
+from recover.core.read.pve_config import vm_config
+from recover.core.read.pve_tasks import strange_tasks, task_list
+from recover.core.read.pve_values import flag, number
 from recover.edge.actuator.waits import Limit
 from recover.edge.proxmox.client import Client, path
 from recover.edge.proxmox.errors import ApiError, Kind, clean
@@ -124,7 +125,11 @@ class Sight:
     def tasks(self, vm: Vm) -> tuple[Task, ...] | ApiError:
         where = path("nodes", vm.node, "tasks")
         rows = self._client.get(where, deadline=self._ask_s(), source="all", vmid=vm.vmid, limit=TASKS)
-        return rows if isinstance(rows, ApiError) else task_list(rows, self._client.settings.token_id)
+        if isinstance(rows, ApiError):
+            return rows
+        if not isinstance(rows, list) or strange_tasks(rows):
+            return ApiError(Kind.GARBLED, 200, "the list of tasks has rows that name none", False, where)
+        return task_list(rows, self._client.settings.token_id)
 
     def ha_stop_age_s(self, vm: Vm) -> float | None:
         """How long ago HA was last told to stop this guest, if that was its last word; by the node's clock."""

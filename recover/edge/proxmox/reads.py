@@ -91,12 +91,14 @@ def gather(client: Client, cluster: str, vmid: int, seconds: float = LOOK_S) -> 
             return NoHypervisor("not-found", f"no guest {vmid} that this token may see (needs VM.Audit on /vms/{vmid})")
         base = ("nodes", row.node, "lxc" if row.kind is GuestKind.CONTAINER else "qemu", vmid)
         status = client.get(path(*base, "status", "current"), deadline=max(one.left(), 0.1))
-        if isinstance(status, Mapping):
+        if isinstance(status, Mapping) and status.get("status") in ("running", "stopped"):
             return _around(one, cluster, row, base, status, rows)
-        if isinstance(status, ApiError) and (moved or status.kind is not Kind.NOT_THERE):
+        if not isinstance(status, ApiError):
+            break
+        if moved or status.kind is not Kind.NOT_THERE:
             return no_hypervisor(status)
         # not there: it went to another node between the two questions, as HA and migration do
-    return NoHypervisor("garbled", f"the status of guest {vmid} is not an object")
+    return NoHypervisor("garbled", f"the status of guest {vmid} says neither running nor stopped")
 
 
 def _around(
@@ -118,7 +120,7 @@ def _around(
         "version": lambda: one.get("version"),
     }
     ha = status.get("ha")
-    if not isinstance(ha, Mapping) or (ha.get("managed") and not ha.get("state")):
+    if not isinstance(ha, Mapping) or ha.get("managed") is None or (ha["managed"] and not ha.get("state")):
         first["ha"] = lambda: one.get("cluster", "ha", "resources", f"{'vm' if vm else 'ct'}:{row.vmid}")
     if vm and status.get("status") == "running":
         first["agent_ping"] = lambda: one.ping(base)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from recover.core.read.pve_tasks import Upid, parse_upid, task_list
+from recover.core.read.pve_tasks import Upid, parse_upid, strange_tasks, task_list
 from recover.edge.proxmox.client import Client, path
 from recover.edge.proxmox.errors import ApiError, Kind, clean
 from recover.model.hypervisor import GuestKind, Task
@@ -187,7 +187,11 @@ class Tasks:
     def _list(self, node: str, vmid: int, since: int | None = None) -> tuple[Task, ...] | ApiError:
         where = path("nodes", node, "tasks")
         rows = self._client.get(where, deadline=ASK_S, source="all", vmid=vmid, since=since, limit=LIST_LIMIT)
-        return rows if isinstance(rows, ApiError) else task_list(rows, self._client.settings.token_id)
+        if isinstance(rows, ApiError):
+            return rows
+        if not isinstance(rows, list) or strange_tasks(rows):
+            return ApiError(Kind.GARBLED, 200, "the list of tasks has rows that name none", False, where)
+        return task_list(rows, self._client.settings.token_id)
 
     def _reconcile(
         self, error: ApiError, before: tuple[Task, ...], node: str, vmid: int, types: Collection[str], last: float

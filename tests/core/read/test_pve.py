@@ -12,10 +12,10 @@ from recover.core.read.pve_config import (
     PciDevice,
     nvidia_nodes,
     pci_devices,
-    properties,
     shared_nodes,
     vm_config,
 )
+from recover.core.read.pve_values import properties
 from recover.model.hypervisor import AgentState, GuestKind
 from recover.model.reading import Known, Unknown, Why
 from recover.steps.power import start_timeout_s
@@ -32,8 +32,13 @@ MAPS = Known(
     [
         {"id": "one", "map": ["id=10de:2bb5,iommugroup=14,node=pve1,path=0000:41:00.0;0000:42:00.0"]},
         {"id": "many", "map": [f"node=pve{n},path={s}" for n, s in ((1, "0000:41:00.0"), (1, "42:00"), (2, "01:00"))]},
+        {"id": "broken", "map": ["node=pve1,path=0000:41:00.0", None]},
+        {"id": "elsewhere", "map": ["node=pve2,path=0000:41:00.0"]},
     ]
 )  # fmt: skip
+
+
+HIDDEN = Unknown(Why.DENIED, "needs Mapping.Audit on /mapping/pci/absent, if there is such a mapping")
 
 
 def raw(**change: Any) -> PveRaw:
@@ -90,7 +95,9 @@ def test_memory_without_and_with_the_newer_syntax():
         ("mapping=one,pcie=1", ("0000:41:00.0", "0000:42:00.0"), 1, Known(True)),
         ("mapping=many", ("0000:41:00.0", "0000:42:00.0"), 2, Known(True)),
         ("many", ("0000:41:00.0", "0000:42:00.0"), 2, Known(True)),
-        ("mapping=absent", (), 1, Known(False)),
+        ("mapping=absent", (), 1, HIDDEN),
+        ("mapping=broken", (), 1, Unknown(Why.DENIED, HIDDEN.detail.replace("absent", "broken"))),
+        ("mapping=elsewhere", (), 1, Known(False)),
     ],
 )
 def test_a_passed_through_device(value, addresses, choices, present):

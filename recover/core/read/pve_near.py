@@ -1,0 +1,75 @@
+"""Who else is on the node and shares what the guest has: while one guest there can't be read, that is not known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from recover.core.read.pve_config import PciDevice, host_pcis, nvidia_nodes, shared_nodes, unreadable
+from recover.core.read.pve_raw import GuestRow, PveRaw, guest_rows, object_of, strange_rows
+from recover.model.hypervisor import HostPci, Neighbour
+from recover.model.reading import Known, Reading, Unknown, Why, known_or
+
+
+def neighbours(
+    raw: PveRaw, ours: tuple[HostPci, ...], devices: Reading[tuple[PciDevice, ...]]
+) -> Reading[tuple[Neighbour, ...]]:
+    """`devices`: the node's bus."""
+    if isinstance(raw.resources, Unknown):
+        return raw.resources
+    if strange_rows(raw.resources.value):
+        return Unknown(Why.GARBLED, "the cluster's list of guests has rows that are none")
+    configs = dict(raw.others)
+    found: list[Neighbour] = []
+    for row in guest_rows(raw.resources.value):
+        if row.node != raw.node or row.vmid == raw.vmid:
+            continue
+        near = _neighbour(raw, ours, devices, row, object_of(configs.get(row.vmid, Known({}))))
+        if isinstance(near, Unknown):
+            return near
+        found.append(near)
+    return Known(tuple(sorted(found, key=lambda one: one.vmid)))
+
+
+def _neighbour(
+    raw: PveRaw,
+    ours: tuple[HostPci, ...],
+    devices: Reading[tuple[PciDevice, ...]],
+    row: GuestRow,
+    config: Reading[Mapping[str, Any]],
+) -> Neighbour | Unknown:
+    if isinstance(config, Unknown):
+        return Unknown(config.why, f"the configuration of guest {row.vmid}: {config.detail}")
+    key = unreadable(config.value)
+    if key:
+        return Unknown(Why.GARBLED, f"the configuration of guest {row.vmid}: {key} makes no sense")
+    theirs = host_pcis(config.value, raw.node, devices, raw.mappings)
+    for one in theirs if ours else ():
+        if not one.addresses and isinstance(one.present, Unknown):
+            return Unknown(one.present.why, f"what guest {row.vmid} has ({one.key}): {one.present.detail}")
+    return Neighbour(row.vmid, row.name, row.kind, row.status, _shared(raw, ours, theirs, config.value, devices))
+
+
+def _shared(
+    raw: PveRaw,
+    ours: tuple[HostPci, ...],
+    theirs: tuple[HostPci, ...],
+    other: Mapping[str, Any],
+    devices: Reading[tuple[PciDevice, ...]],
+) -> tuple[str, ...]:
+    mine, others = ({a for one in them for a in one.addresses} for them in (ours, theirs))
+    groups = {g for one in ours for g in one.iommu_groups} & {g for one in theirs for g in one.iommu_groups}
+    mappings = {one.mapping for one in ours if one.mapping} & {one.mapping for one in theirs}
+    nodes = shared_nodes(nvidia_nodes(known_or(object_of(raw.config), {})), nvidia_nodes(other))
+    return (
+        *sorted(mine & others), *(f"iommu group {g}" for g in sorted(groups)),
+        *(f"mapping {m}" for m in sorted(mappings)), *sorted(nodes), *_fabric(devices, mine, others),
+    )  # fmt: skip
+
+
+def _fabric(devices: Reading[tuple[PciDevice, ...]], ours: set[str], theirs: set[str]) -> tuple[str, ...]:
+    """NVSwitches of one guest whose GPUs are another's: who restarts the one takes the other's NVLinks down."""
+    rows = devices.value if isinstance(devices, Known) else ()
+    switches, gpus = ({d.address for d in rows if getattr(d, word)} for word in ("nvswitch", "gpu"))
+    across = (switches & ours and gpus & theirs) or (switches & theirs and gpus & ours)
+    return ("the NVLink fabric (NVSwitch " + ", ".join(sorted(switches & (ours | theirs))) + ")",) if across else ()
