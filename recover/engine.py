@@ -83,9 +83,13 @@ class Run:
         self.snapshot: Snapshot | None = None
         self._consent: tuple[str, Line] | None = None
 
-    def run(self, begin: Opened) -> Closed:
-        """From `Opened` to `Closed`. OSError when the journal can't be written (nothing more is done then)."""
-        self._write(begin)
+    def run(self, begin: Opened, *known: Entry) -> Closed:
+        """From `Opened` to `Closed`. OSError when the journal can't be written (nothing more is done then).
+
+        `known`: what is to be told of before the first look.
+        """
+        for entry in (begin, *known):
+            self._write(entry)
         end = self._climb()
         service, carried = self._after(end) if self.world.actuator is not None else (None, ())
         closed = Closed(self.world.clock.now(), end, service, carried)

@@ -15,7 +15,7 @@ import click
 from recover.cli.common import emit, emit_json, note, places, state, target_name
 
 if TYPE_CHECKING:
-    from recover.core.lookback import Told
+    from recover.core.lookback import HookTold, Told
     from recover.core.report.lookback import Table
 
 COLOURS = {"good": "green", "warn": "yellow", "bad": "red", "plain": None}
@@ -85,6 +85,7 @@ def _list(runs: Sequence[Told]) -> Table:
     from recover.core.report.words import span
 
     rows = []
+    hooked = any(run.hooks for run in runs)
     for run in runs:
         took = span(run.ended - run.began) if run.ended is not None else "?"
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.began)) if run.began else "?"
@@ -92,10 +93,23 @@ def _list(runs: Sequence[Told]) -> Table:
         said = [when, run.target, ", ".join(run.tried) or "nothing", took, run.who, run.run]
         cells = [(text, "plain") for text in said]
         cells.insert(2, (end, tone(run.end, run.code)))
+        if hooked:
+            cells.insert(4, hook_cell(run.hooks))
         rows.append(tuple(cells))
-    return Table(
-        "", ("when", "target", "end", "tried", "took", "by", "run"), tuple(rows), frozenset({4}), frozenset({6})
-    )
+    heading = ("when", "target", "end", "tried", *(("hooks",) if hooked else ()), "took", "by", "run")
+    return Table("", heading, tuple(rows), frozenset({len(heading) - 3}), frozenset({len(heading) - 1}))
+
+
+def hook_cell(hooks: Sequence[HookTold]) -> tuple[str, str]:
+    """Each by name with how it ended, and how long it took where that is a second or more; nothing to say is good."""
+    from recover.core.report.words import span
+
+    said = []
+    for hook in hooks:
+        end = "" if hook.ok else " FAILED" if hook.ok is not None else " has no end"
+        took = f" ({span(hook.seconds)})" if hook.seconds is not None and hook.seconds >= 1 else ""
+        said.append(f"{hook.event}{end}{took}")
+    return ", ".join(said) or "none", "plain" if all(hook.ok for hook in hooks) else "bad"
 
 
 def _add_up(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from recover.core.clean import clean
 from recover.core.fold import fold
 from recover.core.report.result import exit_code, opened_at
-from recover.model.act import Blast
+from recover.model.act import Blast, Outcome
 from recover.model.notice import HookEvent, Present
 from recover.model.record import Closed, EndKind, Entry, Hooked, Hooking, Opened, Try
 from recover.model.snapshot import Target
@@ -37,6 +38,49 @@ def disrupted(entries: Iterable[Entry]) -> bool | None:
         elif isinstance(entry, Hooked) and entry.event in _SETTLES and entry.outcome.ok:
             found = False
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class HookRun:
+    """One hook that was run. `outcome` None: its end is not in the journal."""
+
+    event: str
+    began: float
+    command: str = ""
+    step: str = ""
+    outcome: Outcome | None = None
+
+
+def hook_runs(entries: Iterable[Entry]) -> tuple[HookRun, ...]:
+    """All that a journal tells of, in the order in which they began."""
+    found: list[HookRun] = []
+    for entry in entries:
+        hear(found, entry)
+    return tuple(found)
+
+
+def hear(found: list[HookRun], entry: Entry) -> None:
+    """`found` with this entry of the same journal. An end without a beginning is told of another run's hook."""
+    if isinstance(entry, Hooking):
+        found.append(HookRun(entry.event, entry.at, entry.command, entry.step))
+    elif isinstance(entry, Hooked):
+        if found and found[-1].outcome is None and found[-1].event == entry.event:
+            found[-1] = replace(found[-1], outcome=entry.outcome)
+        else:
+            found.append(HookRun(entry.event, entry.at, outcome=entry.outcome))
+
+
+def cut(entries: Iterable[Entry], run: str = "") -> tuple[Hooked, ...]:
+    """What the run after it writes first of a hook whose tool was killed while it ran. `run`: whose, if not its own.
+
+    It was ended with the tool, and nobody knows how far it had come.
+    """
+    runs = hook_runs(entries)
+    if not runs or runs[-1].outcome is not None:
+        return ()
+    whose = f" of run {run}" if run else ""
+    why = f"the tool was killed while this hook{whose} ran, and the hook ended with it: how far it came is not known"
+    return (Hooked(runs[-1].began, runs[-1].event, Outcome(False, clean(why, LONGEST), clear=False)),)
 
 
 def of_this_run(entries: Iterable[Entry]) -> tuple[Entry, ...]:

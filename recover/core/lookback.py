@@ -7,8 +7,21 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from recover.core.hooks import HookRun, hear
 from recover.core.report.result import exit_code
-from recover.model.record import Began, Closed, Consented, Declined, Ended, EndKind, Entry, Opened, Saw
+from recover.model.record import (
+    Began,
+    Closed,
+    Consented,
+    Declined,
+    Ended,
+    EndKind,
+    Entry,
+    Hooked,
+    Hooking,
+    Opened,
+    Saw,
+)
 
 P50_FROM = 5  # so many recoveries, before a middle one is called typical
 P95_FROM = 20  # with fewer the 95th percentile is the slowest one by another name
@@ -22,6 +35,16 @@ class Glimpse:
 
     at: float
     sick: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HookTold:
+    """A hook of the run. `ok` None: its end is not known, since it was cut or goes on; `seconds` then too."""
+
+    event: str
+    at: float
+    ok: bool | None
+    seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +72,7 @@ class Told:
     cured_by: str | None = None
     waited_s: float = 0.0
     tries: tuple[tuple[str, bool], ...] = ()
+    hooks: tuple[HookTold, ...] = ()
 
 
 def unreadable(target: str, run: str, began: float, why: str) -> Told:
@@ -67,11 +91,14 @@ class _Teller:
     lost_s: float | None = None
     waited_s: float = 0.0
     tries: list[tuple[str, bool]] = field(default_factory=list)
+    hooks: list[HookRun] = field(default_factory=list)
 
     def hear(self, entry: Entry | Glimpse) -> None:
         if isinstance(entry, Opened):
             self._open(entry)
         self.last_at = entry.at
+        if isinstance(entry, (Hooking, Hooked)):
+            hear(self.hooks, entry)
         match entry:
             case Saw():
                 self._look(entry.at, bool(entry.diagnosis.findings))
@@ -133,7 +160,13 @@ def tell(entries: Iterable[Entry | Glimpse], *, alive: bool) -> Told | None:
         cured_by=(teller.tries[-1][0] if teller.tries else "") if recovered else None,
         waited_s=teller.waited_s,
         tries=tuple(teller.tries),
+        hooks=tuple(_hook(run) for run in teller.hooks),
     )
+
+
+def _hook(run: HookRun) -> HookTold:
+    known = run.outcome if run.outcome is not None and run.outcome.clear else None
+    return HookTold(run.event, run.began, known.ok if known else None, known.seconds if known else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ class SignalInterrupts:
     def __init__(self, abort_file: Path | None = None, also: Callable[[], str] = lambda: "") -> None:
         self._abort_file, self._also = abort_file, also
         self._who = ""
+        self.asked = 0  # signals so far: who asks again wants more than a good end
         self._asked_at = 0.0
         self._lock = threading.Lock()
         self._before: dict[int, Any] = {}
@@ -62,6 +63,7 @@ class SignalInterrupts:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         who = signal.Signals(number).name
+        self.asked += 1
         self._who = self._who or who
         self.told(who)
 

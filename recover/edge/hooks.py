@@ -6,12 +6,13 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from recover.core.clean import clean, clean_lines
 from recover.core.config_notify import Hook
-from recover.core.hooks import Json, after, before, disrupted, due, words
+from recover.core.hooks import Json, after, before, cut, disrupted, due, words
 from recover.core.redact import redact_text
+from recover.core.report.words import span
 from recover.edge.child import Ended, minimal, run_child
 from recover.edge.store.folder import StateFolder
 from recover.edge.store.journal import JournalDamaged, read_entries
@@ -29,13 +30,42 @@ Write = Callable[[Entry], None]
 Hooks = Mapping[HookEvent, Hook]
 
 
-def run_hook(hook: Hook, data: Json, environ: Mapping[str, str] | None = None) -> Outcome:
+@dataclass(slots=True)
+class Patience:
+    """A hook is waited for: who asks the run to stop meanwhile is told so, and who asks again ends the hook.
+
+    `asked`: how often it was asked so far; `say`: words for the terminal.
+    """
+
+    asked: Callable[[], int] = lambda: 0
+    say: Callable[[str], None] = lambda text: None
+
+    def of(self, hook: Hook) -> Callable[[float], bool]:
+        before, told = self.asked(), False
+
+        def stop(seconds: float) -> bool:
+            nonlocal told
+            times = self.asked() - before
+            if times and not told:
+                told = True
+                left = span(max(0.0, hook.deadline_s - seconds))
+                what = f"the hook {hook.event.value} ({clean(hook.command[0], 100)}) has run for {span(seconds)}"
+                self.say(f"{what} and is waited for, at most {left} more; ask again (Ctrl-C) to end it now")
+            return times > 1
+
+        return stop
+
+
+def run_hook(
+    hook: Hook, data: Json, environ: Mapping[str, str] | None = None,
+    stop: Callable[[float], bool] = lambda seconds: False,
+) -> Outcome:  # fmt: skip
     """Run it to its end or its deadline. What it said last is cleaned, and blanked where it looks like a secret."""
     argv = words(hook.command, data)
     if isinstance(argv, str):
         return Outcome(False, f"was not run: {argv}", changed=False)
     given = minimal(os.environ if environ is None else environ)
-    ended = run_child(argv, json.dumps(data).encode() + b"\n", hook.deadline_s, given)
+    ended = run_child(argv, json.dumps(data).encode() + b"\n", hook.deadline_s, given, leashed=True, stop=stop)
     return Outcome(ended.code == 0, _detail(ended), seconds=ended.seconds)
 
 
@@ -67,6 +97,7 @@ class HookedGate:
     write: Write
     now: Callable[[], float]
     view: View
+    patience: Patience = field(default_factory=Patience)
     covered: Scope | None = None  # up to here it was run already, and went well
 
     def ask(self, attempt: Try, blast: Blast, diagnosis: Diagnosis) -> GateAnswer:
@@ -95,14 +126,15 @@ class HookedGate:
     def _run(self, attempt: Try, blast: Blast, diagnosis: Diagnosis) -> Outcome:
         event = HookEvent.BEFORE_DISRUPTION
         self.write(Hooking(self.now(), event.value, clean(self.hook.command[0], 100), attempt.step))
-        outcome = run_hook(self.hook, before(self.target, self.run, self.now(), attempt, blast, diagnosis))
+        data = before(self.target, self.run, self.now(), attempt, blast, diagnosis)
+        outcome = run_hook(self.hook, data, stop=self.patience.of(self.hook))
         self.write(Hooked(self.now(), event.value, outcome))
         return outcome
 
 
 def at_the_end(
     hooks: Hooks, state: StateFolder, target: Target, run: str, entries: Iterable[Entry], closed: Closed,
-    write: Write, now: Callable[[], float],
+    write: Write, now: Callable[[], float], patience: Patience | None = None,
 ) -> tuple[str, ...]:  # fmt: skip
     """Run what the end of a run owes, and give what went wrong in one sentence each."""
     if not hooks:
@@ -113,16 +145,34 @@ def at_the_end(
     if event is None:
         return ()
     hook, is_open = hooks[event], disrupted(entries) or earlier
+    patience = patience if patience is not None else Patience()
     for number in range(TRIES):
+        asked = patience.asked()
         if number:
             time.sleep(PAUSE_S)
         write(Hooking(now(), event.value, clean(hook.command[0], 100)))
-        outcome = run_hook(hook, after(event, target, run, now(), entries, opened=is_open))
+        data = after(event, target, run, now(), entries, opened=is_open)
+        outcome = run_hook(hook, data, stop=patience.of(hook))
         write(Hooked(now(), event.value, outcome))
         if outcome.ok:
             return ()
+        if patience.asked() > asked:  # who wants to go does not wait for it again
+            break
     still = ": what before-disruption did is still in place, and the next run's end tries again" if is_open else ""
     return (f"hook {event.value} failed for {target.name} ({outcome.detail}){still}",)
+
+
+def left_cut(state: StateFolder, target: str, but: str = "") -> tuple[Hooked, ...]:
+    """What to write of a hook that was cut in an earlier run; the newest journal that tells of hooks is asked."""
+    for folder in reversed(state.runs(target)):
+        journal = folder / "journal.jsonl"
+        try:
+            if folder.name == but or b'"Hook' not in journal.read_bytes():
+                continue
+            return cut(read_entries(journal), folder.name)
+        except (OSError, JournalDamaged):
+            continue
+    return ()
 
 
 def left_open(state: StateFolder, target: str, but: str = "") -> bool:

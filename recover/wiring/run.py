@@ -28,7 +28,7 @@ from recover.model.record import Began, Closed, Entry, Opened
 from recover.ports import Actuator, Gate, Journal, View
 
 if TYPE_CHECKING:
-    pass
+    from recover.edge.hooks import Patience
 
 from recover.wiring.words import Flags, Held, Result, UsageProblem, Wired
 
@@ -97,31 +97,52 @@ class Recovery:
             folder / "evidence", self.wired.connections.collectors(), self.wired.connections.causes
         )
         try:
-            gate = self._hooked(run, journal)
+            cut = self._cut(run, journal)
+            gate = self._hooked(run, journal, interrupts)
             closed = engine_of(self.wired, self.wired.actuator(), gate, self.view, journal, evidence, interrupts,
-                             run, case).run(self._opened(run, case, me))  # fmt: skip
-            unheard = self._hooks_at_the_end(run, journal, closed)
+                             run, case).run(self._opened(run, case, me), *cut)  # fmt: skip
+            unheard = self._hooks_at_the_end(run, journal, closed, interrupts)
             entries = tuple(journal.entries())
             return Result(closed, entries, run, str(journal.path), unheard, ended(entries))
         finally:
             interrupts.uninstall()
             journal.close()
 
-    def _hooked(self, run: str, journal: Journal) -> Gate:
+    def _cut(self, run: str, journal: Journal) -> tuple[Entry, ...]:
+        """A hook whose tool was killed is told of by the run after it."""
+        if not self.hooks:
+            return ()
+        from recover.core.hooks import cut
+        from recover.edge.hooks import left_cut
+
+        now = self.wired.clock.now()
+        found = cut(journal.entries()) or left_cut(self.state, self.wired.target.name, run)
+        return tuple(replace(entry, at=now) for entry in found)
+
+    def _patience(self, interrupts: SignalInterrupts) -> Patience:
+        from recover.edge.hooks import Patience
+
+        return Patience(lambda: interrupts.asked, getattr(self.view, "waiting", lambda text: None))
+
+    def _hooked(self, run: str, journal: Journal, interrupts: SignalInterrupts) -> Gate:
         hook, wired = self.hooks.get(HookEvent.BEFORE_DISRUPTION), self.wired
         if hook is None:
             return self.gate
         from recover.edge.hooks import HookedGate
 
-        return HookedGate(self.gate, hook, wired.target, run, self._writer(journal), wired.clock.now, self.view)
+        write, patience = self._writer(journal), self._patience(interrupts)
+        return HookedGate(self.gate, hook, wired.target, run, write, wired.clock.now, self.view, patience)
 
-    def _hooks_at_the_end(self, run: str, journal: Journal, closed: Closed) -> tuple[str, ...]:
+    def _hooks_at_the_end(
+        self, run: str, journal: Journal, closed: Closed, interrupts: SignalInterrupts
+    ) -> tuple[str, ...]:
         """Still under the lock: no other run may begin on a target that is just being given back."""
         from recover.edge.hooks import at_the_end
 
         target, write, now = self.wired.target, self._writer(journal), self.wired.clock.now
         try:
-            return at_the_end(self.hooks, self.state, target, run, journal.entries(), closed, write, now)
+            patience = self._patience(interrupts)
+            return at_the_end(self.hooks, self.state, target, run, journal.entries(), closed, write, now, patience)
         except OSError as error:
             return (f"hooks were not run at the end: the journal cannot be written: {error.strerror or error}",)
 

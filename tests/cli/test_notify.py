@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -149,6 +149,13 @@ def test_a_run_drains_tells_and_gives_back_and_the_report_says_so(
     assert kinds == ["before-disruption"] * 2 + ["after-recovery"] * 2
     followed = cli("follow", "node-174")
     assert followed.code == 0 and "hook after-recovery done" in followed.err
+    listed = cli("history").out.splitlines()
+    assert "hooks" in listed[0] and "before-disruption, after-recovery" in listed[1]
+    told = json.loads(cli("history", "--json").out)["hooks"]
+    assert [(h["event"], h["ok"]) for h in told] == [("before-disruption", True), ("after-recovery", True)]
+    assert all(h["at"] > 0 and h["seconds"] >= 0 for h in told)
+    ticket = cli("report", "latest", "--format", "markdown").out
+    assert "## Hooks\n" in ticket and "| before-disruption | " in ticket and "| after-recovery | " in ticket
 
 
 def test_a_run_that_gives_up_says_so_to_hook_and_people_and_a_dead_pager_changes_no_exit_code(
@@ -192,11 +199,11 @@ def test_what_changes_nothing_runs_no_hook_and_tells_nobody(
     assert hooks() == [] and desk.got == {}
 
 
-def test_after_kill_9_between_drain_and_act_the_next_run_gives_the_target_back(
-    config: Callable[..., Path], hooks: Callable[[], list[list[Any]]], machines: Callable[..., SimulatedApp],
-    cli: Cli, tmp_path: Path,
-) -> None:  # fmt: skip
-    """The tool is killed while its before-disruption hook hangs; the target is well when the next run looks."""
+@contextlib.contextmanager
+def in_its_hook(
+    config: Callable[..., Path], hooks: Callable[[], list[list[Any]]], tmp_path: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A run in a process of its own, whose before-disruption hook hangs; what it says goes to the file `said`."""
     slow = tmp_path / "slow"
     slow.write_text(f'#!/bin/sh\necho $$ > {tmp_path}/pid\n{tmp_path}/hook "$1"\nexec sleep 600\n')
     slow.chmod(0o755)
@@ -207,26 +214,72 @@ def test_after_kill_9_between_drain_and_act_the_next_run_gives_the_target_back(
         "from tests.cli.test_notify import configured; from recover.edge.simulated import FAULTS; "
         "from recover.cli.main import run; "
         f"made = SimulatedApp(Path({str(tmp_path / 'state')!r}), {{'node-174': FAULTS['dead-rank']}}, 1000.0); "
-        f"app = configured(made, Path({str(path)!r})); sys.exit(run(['node-174', '--approve', 'vm', '-q'], app))"
+        f"app = configured(made, Path({str(path)!r})); sys.exit(run(['node-174', '--approve', 'vm'], app))"
     )
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                             start_new_session=True)  # fmt: skip
+    with open(tmp_path / "said", "wb") as said:
+        child = subprocess.Popen([sys.executable, "-c", code], stdout=said, stderr=said, start_new_session=True)
     try:
-        ends = time.monotonic() + 60
-        while not hooks():
-            assert time.monotonic() < ends and child.poll() is None, "the hook was never run"
-            time.sleep(0.05)
+        wait_until(lambda: bool(hooks()) or child.poll() is not None)
+        assert child.poll() is None, "the hook was never run"
+        yield child
     finally:
-        os.kill(child.pid, signal.SIGKILL)
+        child.kill()
         child.wait()
-        if (tmp_path / "pid").exists():  # a hook outlives a tool that was killed
-            os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+
+def wait_until(what: Callable[[], bool]) -> None:
+    ends = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < ends
+        time.sleep(0.05)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def test_who_asks_a_run_to_stop_hears_of_the_hook_and_ends_it_by_asking_again(
+    config: Callable[..., Path], hooks: Callable[[], list[list[Any]]], tmp_path: Path
+) -> None:
+    """Seen to fail where the first Ctrl-C already ended it, and where none did."""
+    with in_its_hook(config, hooks, tmp_path) as child:
+        child.send_signal(signal.SIGINT)
+        wait_until(lambda: "ask again (Ctrl-C) to end it now" in (tmp_path / "said").read_text())
+        assert child.poll() is None and alive(int((tmp_path / "pid").read_text()))
+        child.send_signal(signal.SIGINT)
+        assert child.wait(60) == 130
+    said = (tmp_path / "said").read_text()
+    assert "the hook before-disruption (" in said and "and is waited for, at most" in said
+    assert "was ended: the run was asked to stop again" in said
+    assert hooks() == [
+        ["before-disruption", "node-174", "stop-service", None],
+        ["gave-up", "node-174", None, "interrupted"],
+    ]
+
+
+def test_after_kill_9_between_drain_and_act_the_next_run_gives_the_target_back(
+    config: Callable[..., Path], hooks: Callable[[], list[list[Any]]], machines: Callable[..., SimulatedApp],
+    cli: Cli, tmp_path: Path,
+) -> None:  # fmt: skip
+    """The tool is killed while its before-disruption hook hangs; the target is well when the next run looks."""
+    with in_its_hook(config, hooks, tmp_path) as child:
+        child.kill()
+        child.wait()
+    hook = int((tmp_path / "pid").read_text())
+    wait_until(lambda: not alive(hook))  # it could drain after somebody else gave back
     assert hooks() == [["before-disruption", "node-174", "stop-service", None]]
     app = configured(machines(**{"node-174": "healthy"}), config("team", more=hook_text(tmp_path)))
     assert left_open(app.state, "node-174")
     assert "open: before-disruption was run on node-174" in cli("notify", "list", app=app).out
-    assert cli("node-174", "-q", app=app).code == 0
-    assert hooks()[1:] == [["after-recovery", "node-174", None, "healthy"]]
+    ran = cli("node-174", "--json", app=app)
+    assert ran.code == 0 and hooks()[1:] == [["after-recovery", "node-174", None, "healthy"]]
+    assert ran.err.count("hook before-disruption was cut: the tool was killed while this hook ran") == 1
+    assert [(h["event"], h["ok"]) for h in json.loads(ran.out)["hooks"]] == [
+        ("before-disruption", False), ("after-recovery", True),
+    ]  # fmt: skip
     assert not left_open(app.state, "node-174")
 
 

@@ -40,6 +40,7 @@ from recover.model.record import (
     Entry,
     GpuVital,
     Hooked,
+    Hooking,
     Kept,
     Opened,
     Saw,
@@ -73,6 +74,8 @@ def journal(word: str) -> tuple[Entry, ...]:
         Decided(102.0, Try(0, "end-workers", line, 1, Scope.PROCESS, w)),
         Consented(103.0, "end-workers", w),
         Kept(104.0, w, (w,), (w,)),
+        Hooked(104.1, w, Outcome(False, w, clear=False)),
+        Hooking(104.2, w, w, w),
         Hooked(104.5, w, Outcome(False, w)),
         Began(105.0, 0, "end-workers", 1, Scope.PROCESS, (found,)),
         Acting(106.0, 0, StopService("systemd", w)),
@@ -276,6 +279,32 @@ def test_a_run_that_was_opened_again_to_pay_keeps_its_rungs_and_their_numbers() 
     ]  # fmt: skip
     assert any("opened again once, to pay what it owed" in note for note in found.notices)
     assert not any("was cut" in note for note in found.notices)
+
+
+def test_each_hook_is_told_with_when_how_it_ended_and_how_long_it_took() -> None:
+    entries = journal("x")
+    hooks = (
+        Hooking(101.5, "before-disruption", "drain", "end-workers"),
+        Hooked(104.0, "before-disruption", Outcome(True, "node drained", seconds=2.5)),
+    )
+    late = (
+        Hooking(112.0, "gave-up", "ticket"),
+        Hooked(113.0, "gave-up", Outcome(False, "ended with 3: no", seconds=1.0)),
+        Hooking(114.0, "gave-up", "ticket"),
+    )
+    quiet = [e for e in entries if not isinstance(e, (Hooking, Hooked))]
+    full = story([*quiet[:2], *hooks, *quiet[2:], *late], RECORD)
+    assert [(h.name, h.began - full.began, h.said, h.took_s) for h in full.hooks] == [
+        ("before-disruption", 1.5, "done", 2.5), ("gave-up", 12.0, "failed", 1.0), ("gave-up", 14.0, "cut", None),
+    ]  # fmt: skip
+    alive = story([*quiet, *late], replace(RECORD, alive=True)).hooks
+    assert [h.said for h in alive] == ["failed", "runs now"]
+    cells = " ".join(shape(page(full, RECORD)).text)
+    for text in ("Hooks", "drain, before end-workers", "+0:01", "node drained", "ended with 3: no"):
+        assert text in cells, text
+    ticket = markdown(full, RECORD)
+    assert "| before-disruption | drain | end-workers | +0:01 | done | 2 s | node drained |" in ticket
+    assert "## Hooks" not in markdown(story(quiet, RECORD), RECORD)
 
 
 def test_no_run_no_report() -> None:

@@ -7,15 +7,22 @@ import stat
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from recover.edge import child
-from recover.edge.child import Ended, minimal, run_child
+from recover.edge.child import Ended, minimal, run_child  # the tests run the one that `_leashed` puts here
 
 ENV = {"PATH": os.environ["PATH"]}
 LONG_S = 30.0
+
+
+@pytest.fixture(autouse=True, params=[False, True], ids=["alone", "leashed"])
+def _leashed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it is ended with us when we are killed must make no other difference."""
+    monkeypatch.setitem(globals(), "run_child", partial(child.run_child, leashed=request.param))
 
 
 @pytest.fixture(autouse=True)
@@ -65,13 +72,15 @@ def test_one_that_never_reads_its_stdin_is_not_waited_for() -> None:
 def test_it_has_only_what_it_needs_of_the_environment() -> None:
     given = minimal({"PATH": ENV["PATH"], "HOME": "/h", "SECRET_TOKEN": "hunter2", "GPU_RECOVER_CONFIG": "x"})
     ended = run_child(["env"], b"", LONG_S, given)
+    assert {line.partition(b"=")[0] for line in ended.stdout.splitlines()} == {b"PATH", b"HOME"}
     assert b"hunter2" not in ended.stdout and b"HOME=/h" in ended.stdout
     assert set(given) == {"PATH", "HOME"} and "/usr/bin" in minimal({})["PATH"]
 
 
 def test_it_runs_in_the_root_folder_and_in_a_session_of_its_own() -> None:
-    ended = run_child(python("import os; print(os.getcwd(), os.getsid(0) == os.getpid())"), b"", LONG_S, ENV)
-    assert ended.stdout == b"/ True\n"
+    ended = run_child(python("import os; print(os.getcwd(), os.getsid(0), os.getpgrp())"), b"", LONG_S, ENV)
+    folder, session, group = ended.stdout.split()
+    assert folder == b"/" and session == group != str(os.getsid(0)).encode()
 
 
 def test_one_that_hangs_is_ended_and_what_it_said_is_kept() -> None:
@@ -150,3 +159,15 @@ def test_arguments_that_no_program_can_have_are_said() -> None:
 
 def test_one_that_a_signal_ended_is_told_from_one_that_failed() -> None:
     assert run_child(["sh", "-c", "kill -9 $$"], b"", LONG_S, ENV).code == -9
+
+
+def test_one_that_is_to_be_ended_now_is_ended_like_one_that_is_late() -> None:
+    asked: list[float] = []
+
+    def stop(seconds: float) -> bool:
+        asked.append(seconds)
+        return len(asked) > 2
+
+    ended = run_child(python("import time; time.sleep(600)"), b"", LONG_S, ENV, stop=stop)
+    assert ended.code is None and ended.why == "was ended: the run was asked to stop again"
+    assert asked == sorted(asked) and ended.seconds < LONG_S

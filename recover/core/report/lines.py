@@ -50,7 +50,7 @@ def _line(entry: record.Entry) -> str:
         case record.Hooking(event=event, command=command):
             return f"hook {event}: running {command}"
         case record.Hooked(event=event, outcome=outcome):
-            said = "done" if outcome.ok else "FAILED"
+            said = "done" if outcome.ok else "FAILED" if outcome.clear else "was cut"
             detail = f": {outcome.detail}" if outcome.detail else ""
             return f"hook {event} {said}{detail}" + (f" ({span(outcome.seconds)})" if outcome.seconds >= 1 else "")
         case record.Closed(end=end):

@@ -37,6 +37,7 @@ def markdown(told: Story, record: Record) -> str:
     lines += _section("Why it happened", _list(map(plain, told.cause)))
     lines += _section("Who was stopped or disturbed", _list(map(plain, told.hits)) or ["Nobody.", ""])
     lines += _section("Service", [plain(told.service), ""])
+    lines += _section("Hooks", _hooks(told))
     lines += _section("Changed and put back", _duties(told))
     lines += _section("Not seen", _list(map(plain, told.gaps)))
     lines += _section("Timeline", _timeline(told))
@@ -114,6 +115,15 @@ def _rungs(told: Story) -> list[str]:
     ]  # fmt: skip
     found = _table(("no.", "rung", "scope", "ended", "took", "what it said"), rows) or ["Nothing was tried.", ""]
     return [*found, *(["Why no other rung:", "", *_list(map(plain, told.passed_over))] if told.passed_over else [])]
+
+
+def _hooks(told: Story) -> list[str]:
+    rows = [
+        (plain(h.name), plain(h.program), plain(h.step), f"+{elapsed(h.began - told.began)}", h.said,
+         span(h.took_s) if h.took_s is not None else UNKNOWN, plain(h.detail))
+        for h in told.hooks
+    ]  # fmt: skip
+    return _table(("hook", "program", "before rung", "when", "ended", "took", "what it said"), rows)
 
 
 def _duties(told: Story) -> list[str]:

@@ -15,7 +15,7 @@ from recover.core.report.ledger import alike
 from recover.core.report.page_style import CSS
 from recover.core.report.page_time import chapters
 from recover.core.report.plot import NARROW, WIDE, chart, elapsed
-from recover.core.report.story import Row, Story
+from recover.core.report.story import HookRow, Row, Story
 from recover.core.report.words import UNKNOWN, count, size, span
 
 
@@ -66,6 +66,7 @@ def _sections(told: Story, record: Record) -> list[Markup]:
         _section("Why it happened", _list(told.cause), bool(told.cause)),
         _section("Who was stopped or disturbed", _list(told.hits) or tag("p", "Nobody."), True),
         _section("Service", tag("p", told.service, class_=told.service_tone), True),
+        _section("Hooks", _hooks(told), bool(told.hooks)),
         _section("Changed and put back" + (": NOT ALL" if owed else ""), _duties(told, record), True),
         _section("Not seen", _list(told.gaps), bool(told.gaps)),
         _section("Timeline", chapters(told.chapters, told.began, record.zone), True),
@@ -219,6 +220,25 @@ def _findings(told: Story) -> Markup:
         tag("div", tag("h3", "At the last look"), after),
         class_="pair",
     )
+
+
+def _hooks(told: Story) -> Markup:
+    rows: list[list[Content]] = [
+        [
+            joined(h.name, tag("span", hook_words(h), class_="sub") if hook_words(h) else None),
+            f"+{_since(h.began, told.began)}",
+            tag("span", h.said, class_=h.tone),
+            span(h.took_s) if h.took_s is not None else UNKNOWN,
+            h.detail or "no word",
+        ]
+        for h in told.hooks
+    ]
+    return table(("hook", "when", "ended", "took", "what it said"), rows, tight=frozenset({1, 2, 3}))
+
+
+def hook_words(hook: HookRow) -> str:
+    """Which program it was, and before which rung."""
+    return ", ".join(word for word in (hook.program, f"before {hook.step}" if hook.step else "") if word)
 
 
 def _duties(told: Story, record: Record) -> Markup:

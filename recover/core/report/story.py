@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from recover.core.aftercare import HEALTHY
 from recover.core.fold import after, fold
 from recover.core.history import Attempt, History
+from recover.core.hooks import hook_runs
 from recover.core.report.curves import Curve, Curves, curves
 from recover.core.report.headline import File, Record, facts, headline, next_step, notices, why
 from recover.core.report.ledger import Debt, ledger
@@ -25,6 +26,20 @@ class Rung:
     step: str
     attempt: int
     scope: str
+    began: float
+    took_s: float | None
+    said: str
+    tone: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class HookRow:
+    """One of the operator's programs. `program` and `step` are empty where this journal does not tell them."""
+
+    name: str
+    program: str
+    step: str
     began: float
     took_s: float | None
     said: str
@@ -70,6 +85,7 @@ class Story:
     hits: tuple[str, ...]
     service: str
     service_tone: str
+    hooks: tuple[HookRow, ...]
     duties: tuple[Debt, ...]
     cause: tuple[str, ...]
     chapters: tuple[Chapter, ...]
@@ -116,6 +132,7 @@ def story(entries: Iterable[Entry], record: Record) -> Story:
         hits=tuple(hit_lines(hits(entries))),
         service=_service(history)[0],
         service_tone=_service(history)[1],
+        hooks=_hooks(entries, record),
         duties=ledger(entries),
         cause=notes(entries),
         chapters=timeline(entries),
@@ -157,6 +174,21 @@ def _rungs(entries: Iterable[Entry], record: Record) -> tuple[Rung, ...]:
             (said, how), detail = outcome_words(a.outcome), brief(a.outcome.detail)
         took = a.ended_at - a.began_at if a.ended_at is not None else None
         found.append(Rung(number, a.step, a.attempt, a.scope.word, a.began_at, took, said, how, detail))
+    return tuple(found)
+
+
+def _hooks(entries: Iterable[Entry], record: Record) -> tuple[HookRow, ...]:
+    found = []
+    runs = hook_runs(entries)
+    for number, run in enumerate(runs, 1):
+        if run.outcome is None:
+            goes_on = record.alive and number == len(runs)
+            said, how, detail = ("runs now", "warn", "") if goes_on else ("cut", "bad", "it has no end")
+        else:
+            (said, how), detail = outcome_words(run.outcome), brief(run.outcome.detail)
+            said = said if run.outcome.clear else "cut"
+        took = run.outcome.seconds if run.outcome is not None and run.outcome.clear else None
+        found.append(HookRow(run.event, run.command, run.step, run.began, took, said, how, detail))
     return tuple(found)
 
 

@@ -11,6 +11,7 @@ from recover.core.report.words import brief, span
 from recover.model import record
 from recover.model.act import Outcome
 
+_HOOK = "hook"  # key of one whose end has not come yet
 FIGURES = re.compile(r"\b[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]|\d+(?:[.:]\d+)*")
 
 
@@ -85,8 +86,10 @@ class _Writer:
                 self.item(_item(entry, "stop", tone="warn"))
             case record.Kept():
                 self.item(_item(entry, "kept"))
-            case record.Hooked(outcome=outcome):
-                self.item(_item(entry, "hook", tone="plain" if outcome.ok else "warn"))
+            case record.Hooking():
+                self._hooking(entry)
+            case record.Hooked():
+                self._hooked(entry)
             case record.Began():
                 self._began(entry)
             case record.Acting():
@@ -100,6 +103,20 @@ class _Writer:
                 self._closed = True
                 self.chapter(entry.at, "The end")
                 self.item(_item(entry, "end"))
+
+    def _hooking(self, entry: record.Hooking) -> None:
+        text = f"{line(entry)}; its end is not in the journal, so it may or may not have done its work"
+        self.item(Item(entry.at, "hook", text, tone="warn", key=_HOOK))
+
+    def _hooked(self, entry: record.Hooked) -> None:
+        """In the place of its beginning; of a hook that began in another journal there is only this."""
+        done = replace(_item(entry, "hook", tone="plain" if entry.outcome.ok else "warn"), until=entry.at)
+        items = list(self.chapters[-1].items) if self.chapters else []
+        if items and items[-1].key == _HOOK:
+            items[-1] = replace(done, at=items[-1].at)
+            self.chapters[-1] = replace(self.chapters[-1], items=tuple(items))
+        else:
+            self.item(done)
 
     def _opened(self, entry: record.Opened) -> None:
         if self._running:

@@ -76,7 +76,7 @@ def minutes_taken(state: StateFolder, target: str, most: int = 5) -> tuple[tuple
 
 # -- looking back
 
-_TOLD = frozenset((b"Opened", b"Consented", b"Declined", b"Began", b"Ended", b"Closed"))
+_TOLD = frozenset((b"Opened", b"Consented", b"Declined", b"Began", b"Ended", b"Hooking", b"Hooked", b"Closed"))
 _ENTRY = b'{"$":"'  # the tag stands first in every line that the journal writes
 
 
