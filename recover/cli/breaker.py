@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from recover.cli.common import emit, emit_json, note, places, state
+from recover.cli.common import app, emit, emit_json, note, places, state
+from recover.cli.views import working
 from recover.core.clean import clean
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def close(why: str, as_json: bool) -> int:
     from recover.core.fleet import closed, open_breaker
     from recover.edge.store.ledger import FileLedger
     from recover.ports import Lost
-    from recover.wiring import who
+    from recover.wiring.run import who
 
     def shut(ledger: Ledger) -> tuple[Ledger, tuple[Ledger, Breaker | None]]:
         now = time.time()
@@ -65,7 +66,25 @@ def close(why: str, as_json: bool) -> int:
         emit("the breaker was closed already")
     else:
         emit(f"closed: it was open since {_when(was.opened_at)}: {clean(was.target)}: {clean(was.why)}")
+    if was is not None:
+        for said in _announce(was, ledger.breakers[-1]):
+            note(f"gpu-recover breaker: {clean(said, 600)}")
     return 0
+
+
+def _announce(was: Breaker, now: Breaker) -> tuple[str, ...]:
+    """Who was told that it opened hears that it is closed; that nobody can be told keeps it from nothing."""
+    from recover.model.notice import Event, Notice
+    from recover.wiring import UsageProblem
+
+    try:
+        herald = app().herald()
+    except UsageProblem as error:
+        return (f"nobody is told that it is closed: {'; '.join(error.problems)}",)
+    why = f": {now.closed_why}" if now.closed_why else ""
+    what = f"{now.closed_by} closed it{why}. It was open since {_when(was.opened_at)}: {was.target}: {was.why}"
+    with working("telling people"):
+        return herald.announce(Notice(now.closed_at, Event.BREAKER, was.target, what, over=True))
 
 
 def _show(as_json: bool) -> int:

@@ -125,8 +125,9 @@ def delivered(book: Notebook, to: str, said: Iterable[Owed], now: float) -> Note
 
 
 def noted(book: Notebook, to: Iterable[str], notice: Notice) -> Notebook:
-    """The notice is to be delivered to each of `to`."""
-    return replace(book, pending=(*book.pending, *(Pending(name, notice) for name in to)))
+    """The notice is to be delivered to each of `to`. That something is over takes the place of word that it began."""
+    pending = tuple(p for p in book.pending if not (notice.over and p.notice.event is notice.event))
+    return replace(book, pending=(*pending, *(Pending(name, notice) for name in to)))
 
 
 def done(book: Notebook, gone: Iterable[Pending]) -> Notebook:

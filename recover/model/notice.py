@@ -17,7 +17,7 @@ class Event(StrEnum):
     STATE = "state"  # a target's state changed, or lasts (a reminder), or is well again
     RECOVERED = "recovered"  # a run brought a target back
     GAVE_UP = "gave-up"  # a run ended and the target is not well
-    BREAKER = "breaker"  # nothing is recovered unattended any more, until a person says so
+    BREAKER = "breaker"  # nothing is recovered unattended any more, or a person has said that it may be again
 
 
 class HookEvent(StrEnum):
@@ -60,7 +60,10 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something that happened once, in words. `next`: the command or act that follows; may be empty."""
+    """Something that happened once, in words. `next`: the command or act that follows; may be empty.
+
+    `over`: what an earlier notice of the same event told of has ended.
+    """
 
     at: float
     event: Event
@@ -69,6 +72,7 @@ class Notice:
     tried: str = ""
     next: str = ""
     run: str = ""
+    over: bool = False
 
 
 @dataclass(frozen=True, slots=True)

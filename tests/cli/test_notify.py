@@ -20,8 +20,12 @@ from recover.core.config_watch import WatchConfig
 from recover.core.watch import Policy
 from recover.edge import notify
 from recover.edge.hooks import left_open
+from recover.edge.store.folder import StateFolder
 from recover.edge.store.journal import read_entries
+from recover.edge.store.ledger import FileLedger
+from recover.model.notice import Event, Notice
 from recover.model.record import Acting, Began, Hooked, Hooking
+from recover.model.watch import Breaker
 from tests.cli.conftest import Cli
 from tests.cli.simulated import SimulatedApp
 from tests.edge.pager import PASSWORD, Pager, pager
@@ -314,6 +318,39 @@ def test_a_check_that_watches_tells_what_lasts_once_and_that_it_is_over(
     assert PASSWORD not in "".join(
         p.read_text(errors="replace") for p in (tmp_path / "state").rglob("*") if p.is_file()
     )
+
+
+# --- the breaker
+
+
+def test_who_heard_that_the_breaker_opened_hears_once_that_a_person_closed_it(
+    cli: Cli, config: Callable[..., Path], machines: Callable[..., SimulatedApp], desk: Pager
+) -> None:
+    app = configured(machines(**{"node-174": "idle"}), config("team", "pager"))
+    book = FileLedger(app.state)
+    desk.answers["pager"] = 503
+    book.change(lambda ledger: (replace(ledger, breakers=(Breaker(1.0, "node-174", "exhausted: no rung"),)), None))
+    app.herald().announce(Notice(time.time(), Event.BREAKER, "node-174", "exhausted: no rung"))
+    assert desk.titles("team") == ["BREAKER OPEN at node-174: nothing acts by itself"]
+    del desk.answers["pager"]
+    assert cli("breaker", "close", "--why", "driver updated", app=app).code == 0
+    closed = "BREAKER CLOSED: recoveries may begin by themselves again"
+    assert desk.titles("team")[1:] == [closed] and desk.titles("pager")[-1:] == [closed]
+    assert "closed it: driver updated" in desk.got["team"][-1]["message"]
+    before = desk.titles("team"), desk.titles("pager")
+    assert cli("breaker", "close", app=app).out == "the breaker was closed already\n"
+    assert (desk.titles("team"), desk.titles("pager")) == before
+    assert [
+        json.loads(line)["title"] for line in (app.state.root / "notify/told.jsonl").read_text().splitlines()
+    ].count(closed) == 2
+
+
+def test_without_a_configuration_the_breaker_is_closed_all_the_same(cli: Cli, tmp_path: Path) -> None:
+    book = FileLedger(StateFolder(tmp_path / "state"))
+    book.change(lambda ledger: (replace(ledger, breakers=(Breaker(1.0, "node-174", "exhausted"),)), None))
+    ran = cli("breaker", "close")
+    assert ran.code == 0 and ran.out.startswith("closed:") and "nobody is told that it is closed: " in ran.err
+    assert cli("breaker").code == 0
 
 
 # --- doctor

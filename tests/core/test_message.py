@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,6 +102,7 @@ statuses = st.sampled_from(Status)
             texts,
             texts,
             texts,
+            over=st.booleans(),
         ),
         max_size=3,
     ),
@@ -188,3 +191,14 @@ def test_a_breaker_that_opened_says_what_closes_it() -> None:
     )
     made = message([], [notice], AT)
     assert made.title == "BREAKER OPEN at node-174: nothing acts by itself" and "Next: gpu-recover breaker" in made.body
+
+
+def test_a_breaker_that_was_closed_is_good_news_alone_and_among_others() -> None:
+    notice = Notice(AT, Event.BREAKER, "node-174", "kim closed it: driver updated", over=True)
+    made = message([], [notice], AT)
+    assert made.title.startswith("BREAKER CLOSED") and len(made.title) <= TITLE and made.kind == "success"
+    assert made.body == "kim closed it: driver updated. At 03:17 UTC. Next: nothing to do"
+    well = Notice(AT, Event.RECOVERED, "node-175", "healthy")
+    made = message([], [notice, well], AT)
+    assert made.title == "GPU targets: 1 BREAKER CLOSED, 1 RECOVERED" and made.kind == "success"
+    assert message([], [replace(notice, over=False), well], AT).kind == "failure"

@@ -320,6 +320,15 @@ def test_a_notice_is_delivered_once_to_each_and_old_news_is_given_up() -> None:
     assert told.done(kept, kept.pending).pending == ()
 
 
+def test_that_something_is_over_takes_the_place_of_word_that_nobody_has_got_yet() -> None:
+    opened, other = Notice(1.0, Event.BREAKER, "a", "failed"), Notice(1.0, Event.GAVE_UP, "a", "it is not well")
+    book = noted(noted(Notebook(), ["x", "y"], opened), ["y"], other)
+    closed = replace(opened, at=2.0, over=True)
+    book = noted(book, ["x", "y"], closed)
+    assert [(p.to, p.notice) for p in book.pending] == [("y", other), ("x", closed), ("y", closed)]
+    assert opened in {p.notice for p in noted(book, ["x"], opened).pending}  # it opened again
+
+
 def test_a_destination_that_is_not_configured_any_more_is_forgotten_but_the_hook_is_not() -> None:
     book = Notebook(told=(heard_of(Status.CRITICAL), replace(heard_of(Status.CRITICAL), to="")))
     assert [t.to for t in only(book, ["other"]).told] == [""]

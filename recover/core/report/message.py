@@ -132,7 +132,7 @@ def _next(owed: Owed) -> str:
 
 
 def notice_message(notice: Notice, now: float) -> Message:
-    """A run's end, or a breaker that opened."""
+    """A run's end, or a breaker that opened or was closed."""
     words = {
         Event.RECOVERED: (f"RECOVERED {notice.target}", "success"),
         Event.GAVE_UP: (f"NOT RECOVERED {notice.target}", "failure"),
@@ -140,8 +140,11 @@ def notice_message(notice: Notice, now: float) -> Message:
         Event.STATE: (notice.target, "info"),
     }
     title, kind = words[notice.event]
+    if notice.event is Event.BREAKER and notice.over:
+        title, kind = "BREAKER CLOSED: recoveries may begin by themselves again", "success"
     tried = notice.tried if notice.event is not Event.BREAKER or notice.tried else ""
-    following = notice.next or ("nothing to do" if notice.event is Event.RECOVERED else f"gpu-recover {notice.target}")
+    well = notice.event is Event.RECOVERED or notice.over
+    following = notice.next or ("nothing to do" if well else f"gpu-recover {notice.target}")
     return _made(title, notice.what, f"At {_clock(notice.at, now)}", tried, following, kind)
 
 
@@ -166,12 +169,13 @@ def _mixed(states: Sequence[Owed], notices: Sequence[Notice]) -> Message:
     """Ends of runs and states together: the counts in the title, the names in the body."""
     lines: dict[str, list[str]] = {}
     for notice in notices:
-        lines.setdefault(notice.event.value.replace("-", " ").upper(), []).append(notice.target)
+        word = f"{notice.event.value} closed" if notice.over else notice.event.value.replace("-", " ")
+        lines.setdefault(word.upper(), []).append(notice.target)
     for owed in states:
         lines.setdefault(owed.present.judged.status.name, []).append(owed.present.target)
     title = "GPU targets: " + ", ".join(f"{len(names)} {word}" for word, names in lines.items())
     what = ". ".join(f"{word}: {_names(names)}" for word, names in lines.items())
-    bad = any(n.event is not Event.RECOVERED for n in notices)
+    bad = any(n.event is not Event.RECOVERED and not n.over for n in notices)
     worst = max((RANK[o.present.judged.status] for o in states), default=0)
     kind = "failure" if bad or worst == RANK[Status.CRITICAL] else "warning" if worst else "success"
     return _made(title, what, "", "", _ALL, kind)
