@@ -16,7 +16,8 @@ from recover.core.windows import Window
 from recover.model.notice import HookEvent
 
 _UNIT = re.compile(r"[A-Za-z0-9:_.@\\][A-Za-z0-9:_.@\\-]*")
-_TOKEN = re.compile(r"[^\s@!=]+@[^\s@!=]+![A-Za-z0-9][A-Za-z0-9._-]*")
+# pve-access-control, AccessControl.pm: a user's own name may hold "@" and "!", as those of directories do
+_TOKEN = re.compile(r"[^\s:/=]+@[A-Za-z0-9][A-Za-z0-9._-]*![A-Za-z0-9][A-Za-z0-9._-]*")
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 

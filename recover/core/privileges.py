@@ -185,7 +185,7 @@ def role_privileges(role: str, release: int) -> str:
 
 def grant(need: Need, token_id: str) -> str:
     """The command that gives one missing privilege, on a node of the cluster; the role must exist: see `recipe`."""
-    user, _, _ = token_id.partition("!")
+    user, _, _ = token_id.rpartition("!")
     rest = " --propagate 0" if need.path == "/" else ""
     who = f"--users {shlex.quote(user)} --tokens {shlex.quote(token_id)}"
     return f"pveum acl modify {shlex.quote(need.path)} {who} --roles {need.role}{rest}"
@@ -193,7 +193,7 @@ def grant(need: Need, token_id: str) -> str:
 
 def recipe(release: int, token_id: str, place: Place) -> tuple[str, ...]:
     """The whole of it, ready to paste as root on any node: 9 for Proxmox VE 9, 8 for 7 and 8."""
-    user, _, name = token_id.partition("!")
+    user, _, name = token_id.rpartition("!")
     mappings = place.mappings if release > 7 else ()
     wanted = [n for n in needs(place, ("power-cycle-vm",)) if n.role != "GpuRecoverMapping" or mappings]
     roles = [role for role in _ROLES if any(n.role == role for n in wanted)]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 10.0
 GET_ATTEMPTS = 4
 NO_SECRET_SECONDS = 60.0  # a vault that was down is asked again after this
+MOST_BYTES = 32 << 20  # of one answer: the configuration of thousands of guests is a few
 DEFAULT_PORT = 8006
 T = TypeVar("T")
 
@@ -51,7 +52,7 @@ class ClusterSettings:
             parts = urlsplit(url)
             if parts.scheme != "https" or not parts.hostname or parts.username is not None:
                 raise ValueError(f"urls: {clean(parts.hostname or url, 100)}: expected https://host:8006")
-        user, mark, name = self.token_id.partition("!")
+        user, mark, name = self.token_id.rpartition("!")  # a user's name may hold one, a token's may not
         if not (mark and name and "@" in user) or "=" in self.token_id:
             raise ValueError("token_id: expected user@realm!name")
         if self.ca_file and self.fingerprint:
@@ -79,9 +80,10 @@ def _read_answer(response: Response, *_: Any, **__: Any) -> None:
     proxmoxer takes a page that is not JSON for data, fails with KeyError without `data`, and makes None of a redirect.
     """
     status = response.status_code
+    _bound(response)
     try:
         body = response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         body = None
     if status == 200 and isinstance(body, Mapping) and "data" in body:
         return
@@ -91,6 +93,17 @@ def _read_answer(response: Response, *_: Any, **__: Any) -> None:
         to = response.headers.get("location")
         message = f"redirected to {to}" if to else "the body is not the JSON of a Proxmox API"
     raise _Answered(status, message, fields.get("errors"))
+
+
+def _bound(response: Response) -> None:
+    """Read the body now, and no more of it than an API could mean: whatever answers there may go on for ever."""
+    body = bytearray()
+    for piece in response.iter_content(1 << 16):
+        body += piece
+        if len(body) > MOST_BYTES:
+            response.close()
+            raise _Answered(response.status_code, f"the answer is longer than {MOST_BYTES >> 20} MiB", None)
+    response._content = bytes(body)
 
 
 def bounded(seconds: float, work: Callable[[], T]) -> T:
@@ -243,7 +256,7 @@ class Client:
         return api
 
     def _note_time(self, response: Response, *_: Any, **__: Any) -> None:
-        with suppress(ValueError, TypeError):  # without a Date the time is not known
+        with suppress(ValueError, TypeError, OverflowError):  # without a Date the time is not known
             self.server_time = int(parsedate_to_datetime(response.headers.get("date", "")).timestamp())
 
     def _give(self, url: str, api: Any) -> None:
@@ -256,7 +269,7 @@ def _connect(settings: ClusterSettings, url: str, secret: str, note: Callable[..
 
     parts = urlsplit(url)
     host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-    user, _, name = settings.token_id.partition("!")
+    user, _, name = settings.token_id.rpartition("!")
     api: Any = ProxmoxAPI(
         f"{host}:{parts.port or DEFAULT_PORT}", backend="https", user=user, token_name=name, token_value=secret,
         verify_ssl=settings.ca_file or True, timeout=settings.timeout, path_prefix=parts.path.strip("/") or None,

@@ -68,6 +68,8 @@ def scrub(text: str, secret: str) -> str:
 
 
 def _fields(errors: object) -> tuple[tuple[str, str], ...]:
+    if isinstance(errors, str) and errors:
+        return (("errors", clean(errors, 200)),)
     if not isinstance(errors, Mapping):
         return ()
     return tuple((clean(k, 80), clean(v, 200)) for k, v in errors.items())
@@ -82,8 +84,10 @@ def from_answer(status: int, message: str, errors: object, path: str, *, posting
         found = _DENIED.search(text)
         privilege = f"{found['privs'].replace('|', ' or ')} on {found['path']}" if found else ""
         return ApiError(Kind.DENIED, status, text, False, path, privilege)
-    if status in (404, 501):
+    if status == 501:
         return ApiError(Kind.NOT_THERE, status, text, False, path)
+    if status in (404, 405, 407, 410):  # PVE has none of these: 500 is its "not there" (pve-http-server, AnyEvent.pm)
+        return ApiError(Kind.GARBLED, status, f"not an answer of the Proxmox API: {text}", False, path)
     if status >= 502 or status in (408, 429):
         return ApiError(Kind.UNCLEAR, status, text, not posting, path)
     if status == 500:

@@ -9,12 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
+from recover.core.read.pve_raw import PveRaw
 from recover.core.read.pve_tasks import task_list
 from recover.core.redact import redact_text
-from recover.edge.proxmox.client import Client, path
+from recover.edge.proxmox.client import Client
 from recover.edge.proxmox.errors import ApiError, clean
 from recover.edge.proxmox.reads import AT_ONCE, gather
-from recover.edge.proxmox.tasks import LINE_LIMIT, LOG_LIMIT
+from recover.edge.proxmox.tasks import LINE_LIMIT, log_lines
 from recover.model.hypervisor import NoHypervisor, Task
 from recover.model.reading import Known
 
@@ -23,10 +24,13 @@ ONE_S = 10.0
 Record = tuple[list[tuple[str, bytes]], list[str]]
 
 
-def record(client: Client, cluster: str, vmid: int, seconds: float) -> Record:
-    """(file name, content) of each piece, and what could not be had, within `seconds` in all."""
+def record(client: Client, cluster: str, vmid: int, seconds: float, known: PveRaw | None = None) -> Record:
+    """(file name, content) of each piece, and what could not be had, within `seconds` in all.
+
+    `known`: answers of a moment ago, for which a node that is in trouble need not be asked again.
+    """
     ends = time.monotonic() + seconds
-    raw = gather(client, cluster, vmid, seconds * 0.7)
+    raw = known or gather(client, cluster, vmid, seconds * 0.7)
     if isinstance(raw, NoHypervisor):
         return [], [f"the hypervisor's record: {raw.detail or raw.why}"]
     files = [("hypervisor.json", _json(asdict(raw)))]
@@ -48,14 +52,12 @@ def _log(client: Client, task: Task, left: float) -> bytes | str:
     """The log with a head that tells whose task it was, or why it could not be had."""
     if left <= 0:
         return "no time was left for it"
-    where = path("nodes", task.node, "tasks", task.upid, "log")
-    rows = client.get(where, deadline=min(ONE_S, left), limit=LOG_LIMIT)
-    if isinstance(rows, ApiError):
-        return f"needs {rows.privilege}" if rows.privilege else rows.message
+    said = log_lines(client, task.node, task.upid, min(ONE_S, left))
+    if isinstance(said, ApiError):
+        return f"needs {said.privilege}" if said.privilege else said.message
     ended = "still running" if task.running else task.status
     lines = [f"# {task.type} of {task.vmid} by {task.user} at {task.starttime}: {ended}", f"# {task.upid}"]
-    lines += [str(row.get("t", "")) for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
-    return "\n".join(redact_text(clean(line, LINE_LIMIT)) for line in lines).encode() + b"\n"
+    return "\n".join(redact_text(clean(line, LINE_LIMIT)) for line in (*lines, *said)).encode() + b"\n"
 
 
 def _name(number: int, task: Task) -> str:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
 from recover.core.read.pve_tasks import Upid, parse_upid, strange_tasks, task_list
+from recover.core.read.pve_values import rows_of, text
 from recover.edge.proxmox.client import Client, path
 from recover.edge.proxmox.errors import ApiError, Kind, clean
 from recover.model.hypervisor import GuestKind, Task
 
-LOG_LIMIT = 2000
+LOG_LIMIT = 2000  # lines of one question
+LOG_PAGES = 10
 LINE_LIMIT = 1000
 QUICK_S = 30.0  # so long a task is polled every second
 ASK_S = 15.0  # one poll, with its own retries
@@ -141,11 +144,8 @@ class Tasks:
 
     def log(self, node: str, upid: str, seconds: float = ASK_S) -> tuple[str, ...]:
         """The task's log so far, cleaned; empty if it can't be had. PVE says `no content` for an empty log."""
-        rows = self._client.get(path("nodes", node, "tasks", upid, "log"), deadline=seconds, limit=LOG_LIMIT)
-        if not isinstance(rows, list):
-            return ()
-        lines = tuple(clean(row.get("t", ""), LINE_LIMIT) for row in rows if isinstance(row, dict))
-        return () if lines == ("no content",) else lines
+        found = log_lines(self._client, node, upid, seconds)
+        return found if isinstance(found, tuple) else ()
 
     def power(self, kind: GuestKind, node: str, vmid: int, verb: str, **params: Any) -> Posted:
         """Send one power action to a guest, once: start, stop, shutdown, or for a VM reset."""
@@ -212,6 +212,30 @@ class Tasks:
             if self._clock() >= ends:
                 return Unresolved(error, f"the task list was read {looks} times and shows no new task of ours")
             self._sleep(1.0 if looks < 10 else 2.0)
+
+
+def log_lines(client: Client, node: str, upid: str, seconds: float) -> tuple[str, ...] | ApiError:
+    """The lines of a task's log, cleaned. Of a very long one its beginning and its end: what decides stands at either.
+
+    A start of a large guest can write thousands of VFIO_MAP_DMA lines before the one that tells why it failed.
+    """
+    ends = time.monotonic() + seconds
+    where = path("nodes", node, "tasks", upid, "log")
+    head: list[str] = []
+    tail: deque[str] = deque(maxlen=LOG_LIMIT)
+    for page in range(LOG_PAGES):
+        left = ends - time.monotonic()
+        start = page * LOG_LIMIT or None
+        rows = client.get(where, deadline=max(left, 0.1), limit=LOG_LIMIT, start=start) if left > 0 or not page else []
+        if isinstance(rows, ApiError) and not page:
+            return rows
+        lines = [clean(text(row.get("t")), LINE_LIMIT) for row in rows_of(rows)]
+        if page and lines == ["no content"]:
+            break
+        (tail if page else head).extend(lines)
+        if len(lines) < LOG_LIMIT:
+            break
+    return () if head == ["no content"] else (*head, *tail)
 
 
 def _pause(elapsed: float) -> float:

@@ -35,6 +35,24 @@ def bare(status: int, text: str) -> web.Response:
     return web.Response(status=status, reason=text.splitlines()[0] if text else "")
 
 
+def rewritten(response: web.StreamResponse, fault: Fault) -> web.StreamResponse:
+    """The real answer with other values in it; `*` in a path stands for every row or key."""
+    if not isinstance(response, web.Response) or response.status != 200:
+        return response
+    body = json.loads(response.text or "{}")
+    for where, value in fault.rewrites or ():
+        body["data"] = _put(body["data"], list(where), value)
+    return web.json_response(body)
+
+
+def _put(old: Any, where: list[str], new: Any) -> Any:
+    if not where:
+        return new
+    if isinstance(old, list):
+        return [_put(row, where[1:] if where[0] == "*" else where, new) for row in old]
+    return {**old, where[0]: _put(old.get(where[0]), where[1:], new)} if isinstance(old, dict) else old
+
+
 class FakePveGpu(Permits, Power, Reads, Containers, Tasks, FakePve):  # type: ignore[misc]
     """The API of a small cluster with GPU guests, built from a configuration (see the package's docstring)."""
 
@@ -84,7 +102,7 @@ class FakePveGpu(Permits, Power, Reads, Containers, Tasks, FakePve):  # type: ig
             for grant in config["grants"]:
                 self.give(grant["who"], grant["path"], frozenset(grant["privs"]), bool(grant.get("propagate", True)))
         else:
-            for who in (self.token_id, self.token_id.partition("!")[0]):
+            for who in (self.token_id, self.token_id.rpartition("!")[0]):
                 for path, privs, propagate in RECIPE:
                     self.give(who, path, privs, propagate)
 
@@ -191,6 +209,8 @@ class FakePveGpu(Permits, Power, Reads, Containers, Tasks, FakePve):  # type: ig
         if fault.kind == "slow":
             await asyncio.sleep(fault.seconds)
             return await self._plain(request, handler)
+        if fault.kind == "rewrite":
+            return rewritten(await self._plain(request, handler), fault)
         if fault.when == "after":
             await self._plain(request, handler)  # the action is under way; only its answer is lost
         await asyncio.sleep(fault.seconds)
@@ -198,6 +218,9 @@ class FakePveGpu(Permits, Power, Reads, Containers, Tasks, FakePve):  # type: ig
             if request.transport is not None:
                 request.transport.abort()
             raise ConnectionResetError("lab: connection cut")
+        if fault.kind == "raw":
+            body, kind = fault.body.encode("utf-8", "surrogateescape"), fault.content_type
+            return web.Response(body=body, status=fault.status, content_type=kind, headers=fault.headers or {})
         if fault.kind == "page":
             return web.Response(text="<html>a portal in between</html>", content_type="text/html")
         text = fault.message if fault.message is not None else "Connection timed out"

@@ -8,7 +8,7 @@ import itertools
 from dataclasses import dataclass
 from typing import Any
 
-HTTP_KINDS = ("http", "cut", "slow", "page")
+HTTP_KINDS = ("http", "cut", "slow", "page", "raw", "rewrite")
 TASK_KINDS = ("task-error", "kvm-timeout", "reset-warning", "stop", "flock", "hang", "killed", "warnings", "nothing")
 STOPS = ("quit", "sigterm", "sigkill", "zombie", "still-runs")
 ACTIONS = ("start", "stop", "shutdown", "reset", "reboot")
@@ -30,6 +30,10 @@ _KEYS = {
     "bdf",
     "how",
     "count",
+    "body",
+    "content_type",
+    "headers",
+    "rewrites",
 }
 
 
@@ -54,6 +58,10 @@ class Fault:
     bdf: str | None = None
     how: str = "quit"
     count: int = 1
+    body: str = ""  # raw: instead of the answer
+    content_type: str = "application/json"
+    headers: dict[str, str] | None = None
+    rewrites: list[tuple[list[str], Any]] | None = None  # rewrite: (keys within `data`, "*" for each row; value)
 
     @classmethod
     def parse(cls, data: dict[str, Any], name: str) -> Fault:

@@ -46,7 +46,7 @@ class Permits:
             user: str | None = super()._authenticate(request)  # type: ignore[misc]
             return user
         token, _, secret = auth.removeprefix("PVEAPIToken=").partition("=")
-        owner, _, name = token.partition("!")
+        owner, _, name = token.rpartition("!")
         if token not in self.apitokens:
             raise PveError(401, f"no such token '{name}' for user '{owner}'")
         if self.revoked or self.apitokens[token] != secret:
@@ -83,7 +83,7 @@ class Permits:
             for below, name in self.denied
         ):
             return False
-        owner, bang, _ = user.partition("!")
+        owner, bang, _ = user.rpartition("!") if "!" in user.rpartition("@")[2] else (user, "", "")
         owner_has = owner == "root@pam" or priv in self._held(owner, path)
         if bang and self.privsep.get(user, True):
             return owner_has and priv in self._held(user, path)
@@ -105,7 +105,7 @@ class Permits:
     async def _permissions(self, values: dict[str, Any], user: str) -> dict[str, dict[str, int]]:
         """GET /access/permissions: path -> privilege -> its propagate flag (a 0 is a privilege all the same)."""
         who = values.get("userid") or user
-        paths = {path for name in (who, who.partition("!")[0]) for path, _, _ in self.grants.get(name, ())}
+        paths = {path for name in (who, who.rpartition("!")[0] or who) for path, _, _ in self.grants.get(name, ())}
         paths |= {"/", "/vms", "/nodes", "/storage", "/access"}
         if values.get("path"):
             paths = {values["path"]}
