@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from recover.core.decide import DUTY_PAUSE_S, DUTY_TRIES
 from recover.core.duties import OpenDuty
 from recover.core.history import History
+from recover.core.serving import failed_units, of_services
 from recover.model.act import AskServer, Due
 from recover.model.ladder import Playbook
-from recover.model.record import End, EndKind, Restore, Saw, Wait
+from recover.model.record import End, EndKind, Restore, Serving, Wait
 
 HEALTHY = "healthy"
 REFUSED = "refused: "  # a start that was not tried, and would be refused again
@@ -85,7 +86,10 @@ def _pay(history: History, owed: OpenDuty, now: float) -> Restore | Wait | None:
 
 
 def _service(playbook: Playbook, history: History, now: float) -> str | Wait | Prove | None:
-    """None: nothing was to start. A port that is open or a 200 alone proves nothing: its group must be healthy."""
+    """None: nothing was to start. A port that is open or a 200 alone proves nothing: its group must be healthy.
+
+    Of each service that was started, that is: another server's health, which may never have been in doubt, is not its.
+    """
     failed = history.due(Due.AT_RECOVERY)
     if failed:
         return f"{failed[0].duty.key} could not be started: {failed[0].last or 'not reachable'}"
@@ -93,27 +97,31 @@ def _service(playbook: Playbook, history: History, now: float) -> str | Wait | P
     if not started or history.last is None:
         return None
     since = max(at for _, at, _ in started)
-    groups = history.last.vitals.groups
-    if any(health == "healthy" for _, health, _ in groups):
-        return _proved(history, history.last, now)
-    sick = next((f"{title} is {health}" for _, health, title in groups if health in ("dead", "hung")), "")
-    down = next((f"{name} is {state}" for _, name, state in history.last.vitals.services if state == "failed"), "")
+    groups = of_services(history.last.vitals, dict.fromkeys(key for key, _, _ in started))
+    waiting = [key for key, found in groups.items() if not any(health == HEALTHY for _, health, _ in found)]
+    if not waiting:
+        well = [one for found in groups.values() for one, health, _ in found if health == HEALTHY]
+        return _proved(history, well, now)
+    everyone = [one for found in groups.values() for one in found]
+    sick = next((f"{title} is {health}" for _, health, title in everyone if health in ("dead", "hung")), "")
+    down = next((f"{name} is failed" for name in failed_units(history.last.vitals, groups)), "")
     if down or sick:
         return down or sick
     if history.interrupted is not None:
         return "not awaited: interrupted"
     if now - since > playbook.after.healthy_within_s:
-        return f"not proved healthy within {playbook.after.healthy_within_s:.0f} s"
+        return f"{waiting[0]}: not proved healthy within {playbook.after.healthy_within_s:.0f} s"
     return Wait(playbook.limits.confirm_every_s, "waiting for the server to be healthy")
 
 
-def _proved(history: History, last: Saw, now: float) -> str | Wait | Prove:
+def _proved(history: History, well: list[Serving], now: float) -> str | Wait | Prove:
     asked = history.asked
     if asked and not asked[-1][1].ok:
         if len(asked) >= _ASKS or history.interrupted is not None:
             return f"it says that it is well, and serves no request: {asked[-1][1].detail}"
         if now - asked[-1][0] < DUTY_PAUSE_S:
             return Wait(DUTY_PAUSE_S - (now - asked[-1][0]), "before the next real request to the server")
-    if (asked and asked[-1][1].ok) or not last.vitals.urls or history.interrupted is not None:
+    urls = {one.url: one.listeners for one in well if one.url}
+    if (asked and asked[-1][1].ok) or not urls or history.interrupted is not None:
         return HEALTHY
-    return Prove(AskServer(last.vitals.urls))
+    return Prove(AskServer(tuple(urls), who=tuple(urls.values())))

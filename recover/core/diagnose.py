@@ -18,6 +18,7 @@ from recover.core.look import ONLY_NODE, Gap, Look, Sign, Watch
 from recover.core.news import news
 from recover.core.past import Past
 from recover.core.ram import ram_expected, unowned
+from recover.core.serving import serving, with_answer
 from recover.core.signals import SIGNALS
 from recover.core.signals.server import came_back
 from recover.model.gpu import Gpu
@@ -36,7 +37,8 @@ from recover.steps.services import key_of, only_by_hand
 def assess(raw: Snapshot, past: Past, limits: Limits) -> tuple[Snapshot, Diagnosis]:
     """The look with its groups, and what it means."""
     look = judge_all(_look(raw, past, limits))
-    look = replace(look, groups=tuple(replace(g, supervised_again=came_back(look, g)) for g in look.groups))
+    judged = (with_answer(look, g) for g in look.groups)
+    look = replace(look, groups=tuple(replace(g, supervised_again=came_back(look, g)) for g in judged))
     signs = [_within_reach(sign, look) for signal in SIGNALS for sign in signal(look)]
     watches = _unique(sign for sign in signs if isinstance(sign, Watch))
     ripe = tuple(w for w in watches if look.ripe(w.symptom))
@@ -159,7 +161,7 @@ def vitals(snapshot: Snapshot, diagnosis: Diagnosis) -> Vitals:
         launches=tuple((g.key, fingerprint(g)) for g in snapshot.groups if fingerprint(g)),
         by_hand=tuple((g.key, shlex.join(g.launch)) for g in snapshot.groups if _by_hand(snapshot, g)),
         server=_server(snapshot.groups),
-        urls=tuple(a.url for a in guest.servers if a.outcome == "answered" and a.status == 200),
+        serving=serving(snapshot),
         services=tuple((s.manager, s.name, s.state) for s in services),
     )
 

@@ -99,11 +99,11 @@ def answer_of(look: Look, group: Group) -> ServerAnswer | None:
     members = {part.process.pid for part in look.parts[group.key]}
     own = [a for a in guest.servers if a.pid in members]  # asked in its own network: nobody else can have answered
     shared = [a for a in guest.servers if not a.pid]
-    own = own or [a for a in shared if _port(a) in ports and not _contested(look, group, _port(a))]
+    own = own or [a for a in shared if port_of(a) in ports and not _contested(look, group, port_of(a))]
     if not own and not ports:
         servers = [g for g in look.groups if BY_NAME.get(g.engine, OTHER).serves and not g.protected]
         taken = {port for p in look.processes for port in p.listens}
-        own = [a for a in shared if len(servers) == 1 and _port(a) not in taken]
+        own = [a for a in shared if len(servers) == 1 and port_of(a) not in taken]
     return max(own, key=lambda a: (a.tokens is not None, a.outcome == "answered"), default=None)
 
 
@@ -119,7 +119,7 @@ def _contested(look: Look, group: Group, port: int) -> bool:
     return any(boxed or not container_of(p.cgroup) for p in rivals)
 
 
-def _port(answer: ServerAnswer) -> int:
+def port_of(answer: ServerAnswer) -> int:
     parts = urlsplit(answer.url)
     try:
         return parts.port or (443 if parts.scheme == "https" else 80)
@@ -139,7 +139,7 @@ def _by_answer(look: Look, group: Group, parts: tuple[Part, ...]) -> Judged:
     if answer.outcome == "refused" and answer.pid:
         return Judged(Health.LIVE, "its port refused the health question, in its own network")
     if answer.outcome == "refused":
-        return _refused(look, group, parts, _port(answer))
+        return _refused(look, group, parts, port_of(answer))
     if answer.outcome != "answered":
         return Judged(Health.LIVE, f"its health question failed: {answer.detail or answer.outcome}")
     if (answer.status or 0) >= 500:

@@ -1,21 +1,28 @@
 """One real request to a server that was started again: one token has to come back, where its API can be asked for one.
 
 What answers /health may still be unable to serve (vllm's only reads a flag). A server that wants a key, or that serves
-no completions, is not asked: that is said, and is no failure.
+no completions, is not asked: that is said, and is no failure. Where it is known who listens there, one of these must
+still do so, and is asked in its own network: another server behind the same port is no answer.
 """
 
 import json
+import os
 import socket
 import time
 
-from recover.guest import health
+from recover.guest import health, kill
+from recover.guest.child import Child, collect
+from recover.guest.handles import Sockets
 from recover.guest.wire import Limit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Callable, Optional
+
+    Say = Callable[[Any], None]
 
 _CAP = 1 << 20
+_NONE = ("", "", 0, "")
 _PROMPT = {"max_tokens": 1, "temperature": 0}
 _WAYS = (
     ("/v1/completions", {"prompt": "Hello"}),
@@ -26,15 +33,57 @@ _WAYS = (
 def ask_server(request: "dict[str, Any]") -> "dict[str, Any]":
     limit = Limit(float(request.get("deadline", 60.0)))
     words = []
-    for url in request.get("urls") or ():
-        match = health._URL.match(str(url))
-        if match is None:
+    who = list(request.get("who") or ())
+    for at, url in enumerate(request.get("urls") or ()):
+        if health._URL.match(str(url)) is None:
             return {"ok": False, "changed": False, "detail": "not a URL that can be asked: %r" % str(url)[:100]}
-        ok, said = _ask(match.group(1), match.group(2), int(match.group(3) or (443 if match.group(1) == "https" else 80)), limit)
+        members, elsewhere = kill.members_of({"members": who[at] if at < len(who) else ()})
+        child = Child("ask " + str(url), _job(str(url), members, bool(members or elsewhere), limit))
+        collect([child], limit)
+        ok, said = child.values[0] if child.values and isinstance(child.values[0], list) else (False, "no answer in time")
         words.append("%s: %s" % (url, said))
         if not ok:
             return {"ok": False, "changed": True, "detail": words[-1]}
     return {"ok": True, "changed": bool(words), "detail": "; ".join(words) or "nobody to ask"}
+
+
+def _job(url: str, members: "list[tuple[int, int]]", known: bool, limit: Limit) -> "Callable[[Say], None]":
+    """In a child: what is looked up may hang, and a network that was entered is not left again."""
+    match = health._URL.match(url)
+    assert match is not None
+    scheme, host = match.group(1), match.group(2)
+    port = int(match.group(3) or (443 if scheme == "https" else 80))
+
+    def job(say: "Say") -> None:
+        asked = host
+        if known:
+            found = _listener(members, port)
+            if found is None:
+                say([False, "what answered there no longer listens on port %d" % port])
+                return
+            pid, start, address = found
+            if health._elsewhere(pid):
+                health._enter(health.Question(url, pid, start))
+                asked = health._reach(address)
+        say(list(_ask(scheme, asked, port, limit)))
+
+    return job
+
+
+def _listener(members: "list[tuple[int, int]]", port: int) -> "Optional[tuple[int, int, str]]":
+    """(pid, start, address) of the first of `members` that is the very process and listens on the port."""
+    sockets = Sockets()
+    for pid, start in members:
+        table = sockets.of(pid)[0]
+        try:
+            links = [os.readlink("/proc/%d/fd/%s" % (pid, name)) for name in os.listdir("/proc/%d/fd" % pid)]
+        except OSError:
+            continue
+        for link in links:
+            state, address, local, _ = table.get(int(link[8:-1]), _NONE) if link.startswith("socket:[") else _NONE
+            if state == "0A" and local == port and not kill.is_gone(pid, start):
+                return pid, start, address
+    return None
 
 
 def _ask(scheme: str, host: str, port: int, limit: Limit) -> "tuple[bool, str]":

@@ -221,10 +221,15 @@ class EndZombieParent:
 
 @dataclass(frozen=True, slots=True)
 class AskServer:
-    """One real request, of one token, to servers that were started again; what can't be asked for one is left."""
+    """One real request, of one token, to servers that were started again; what can't be asked for one is left.
+
+    `who`: for each URL the processes that were seen to listen there. One of them must still do so, and it is asked in
+    its own network; nobody where that is not known.
+    """
 
     urls: tuple[str, ...]
     deadline_s: float = 60.0
+    who: tuple[tuple[ProcessId, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,6 +129,8 @@ class Group:
     peer_hosts: frozenset[str] = frozenset()
     protected: str = ""  # why it may never be ended: protect list, monitor, login session ...
     supervised_again: bool = False  # it came back after we ended it
+    url: str = ""  # its health question, where that was answered with 200
+    listeners: tuple[ProcessId, ...] = ()  # members that listen on the port of `url`, in their network
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from enum import StrEnum
 from recover.model.act import Action, Duty, Line, Outcome
 from recover.model.guest import Mark
 from recover.model.ladder import RungOption
+from recover.model.process import ProcessId
 from recover.model.verdict import Diagnosis, Finding, Scope
 
 
@@ -77,6 +78,16 @@ class GpuVital:
 
 
 @dataclass(frozen=True, slots=True)
+class Serving:
+    """A group by who would start it again, and by where it answered its health question with 200."""
+
+    group: str
+    service: str  # the key of the duty to start it; empty: nobody would
+    url: str = ""
+    listeners: tuple[ProcessId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Vitals:
     """The figures of one look that reports and curves need. None: not known. MiB."""
 
@@ -89,7 +100,7 @@ class Vitals:
     by_hand: tuple[tuple[str, str], ...] = ()  # (group key, command without secrets) of servers that no manager owns
     launches: tuple[tuple[str, str], ...] = ()  # (group key, launch fingerprint): the same launch again is a crash-loop
     server: str = ""
-    urls: tuple[str, ...] = ()  # health questions that were answered with 200
+    serving: tuple[Serving, ...] = ()
     vm_status: str = ""
     host_free_mib: int | None = None
     baseline_is_default: bool = True

@@ -27,6 +27,7 @@ from recover.model.act import (
     VmRef,
 )
 from recover.model.ladder import After, Limits, Playbook, Ready, Rung, RungOption
+from recover.model.process import ProcessId
 from recover.model.record import (
     Acted,
     Acting,
@@ -41,6 +42,7 @@ from recover.model.record import (
     Opened,
     Restore,
     Saw,
+    Serving,
     Stop,
     Try,
     Vitals,
@@ -363,8 +365,8 @@ def test_only_what_was_carried_is_owed_after_a_run_closed() -> None:
 START = (Acting(91.0, 1, StartService("systemd", "sglang.service"), SERVICE), Acted(92.0, 1, Outcome(True)))
 
 
-def vitals(health: str) -> Vitals:
-    return Vitals(groups=(("g", health, "sglang"),))
+def vitals(health: str, url: str = "") -> Vitals:
+    return Vitals(groups=(("g", health, "sglang"),), serving=(Serving("g", SERVICE, url, WHO if url else ()),))
 
 
 def test_the_server_must_be_seen_healthy() -> None:
@@ -377,13 +379,47 @@ def test_the_server_must_be_seen_healthy() -> None:
     assert "not proved healthy" in str(late.service)
 
 
+def test_another_servers_health_is_not_that_of_what_was_started() -> None:
+    """Seen to fail: when any healthy group was enough, a healthy bystander made a server well that never came."""
+    begun = (*STOP_SERVICE, saw(90.0, payable=PAYABLE), *START)
+    other = Vitals(
+        groups=(("b", "healthy", "vllm"),), serving=(Serving("b", "service:docker/other", "http://127.0.0.1:1/"),)
+    )
+    assert isinstance(care(*begun, saw(95.0, vitals=other)), Wait)
+    late = care(*begun, saw(95.0, vitals=other), now=2000.0)
+    assert isinstance(late, Finish) and f"{SERVICE}: not proved healthy" in str(late.service)
+    both = replace(
+        other, groups=(*other.groups, *vitals("starting").groups), serving=(*other.serving, *vitals("").serving)
+    )
+    assert isinstance(care(*begun, saw(95.0, vitals=both)), Wait)
+    dead = replace(both, groups=(("b", "dead", "vllm"), ("g", "starting", "sglang")))
+    assert isinstance(care(*begun, saw(95.0, vitals=dead)), Wait), "nor is its end theirs"
+    well = vitals("healthy", URL)
+    both = replace(other, groups=(*other.groups, *well.groups), serving=(*other.serving, *well.serving))
+    assert care(*begun, saw(95.0, vitals=both)) == Prove(AskServer((URL,), who=(WHO,))), "only ours is asked"
+
+
+def test_each_service_that_was_started_must_be_well() -> None:
+    second = "service:docker/box"
+    stop = (Acting(61.0, 2, StopService("docker", "box")), Acted(62.0, 2, Outcome(True)))
+    start = (Acting(93.0, 3, StartService("docker", "box"), second), Acted(94.0, 3, Outcome(True)))
+    begun = (*STOP_SERVICE, *stop, saw(90.0, payable=PAYABLE | {second}), *START, *start)
+    one = vitals("healthy")
+    assert isinstance(care(*begun, saw(95.0, vitals=one)), Wait)
+    two = replace(one, groups=(*one.groups, ("h", "healthy", "vllm")), serving=(*one.serving, Serving("h", second)))
+    assert care(*begun, saw(95.0, vitals=two)) == Finish("healthy", ())
+    failed = replace(one, services=(("docker", "box", "failed"), ("systemd", "other.service", "failed")))
+    assert care(*begun, saw(95.0, vitals=failed)) == Finish("box is failed", ())
+
+
 URL = "http://127.0.0.1:30000/health"
+WHO = (ProcessId("boot", 4242, 1),)
 
 
 def test_what_says_that_it_is_healthy_is_sent_one_real_request() -> None:
-    well = replace(vitals("healthy"), urls=(URL,))
+    well = vitals("healthy", URL)
     begun = [*STOP_SERVICE, saw(90.0, payable=PAYABLE), *START, saw(95.0, vitals=well)]
-    assert care(*begun) == Prove(AskServer((URL,)))
+    assert care(*begun) == Prove(AskServer((URL,), who=(WHO,)))
     ask = Acting(96.0, 2, AskServer((URL,)))
     served = [*begun, ask, Acted(97.0, 2, Outcome(True, "a token came back"))]
     assert care(*served) == Finish("healthy", ()), "asked once, and the look before it still counts"
@@ -391,7 +427,7 @@ def test_what_says_that_it_is_healthy_is_sent_one_real_request() -> None:
     assert care(*failed) == Wait(0.0, "looking")
     failed += [saw(98.0, vitals=well)]
     assert isinstance(care(*failed), Wait), "once more, a moment later"
-    assert care(*failed, now=200.0) == Prove(AskServer((URL,)))
+    assert care(*failed, now=200.0) == Prove(AskServer((URL,), who=(WHO,)))
     failed += [replace(ask, n=3, at=201.0), Acted(202.0, 3, Outcome(False, "HTTP 500")), saw(203.0, vitals=well)]
     done = care(*failed, now=300.0)
     assert done == Finish("it says that it is well, and serves no request: HTTP 500", ())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +14,11 @@ from typing import Any
 
 import pytest
 
-from recover.guest import ask
+from recover.edge.actuator.guest import request_of
+from recover.guest import ask, handles
+from recover.model.act import AskServer
+from recover.model.process import ProcessId
+from tests.guest.conftest import BOOT, PLAIN, member
 
 Answers = dict[str, tuple[int, Any]]
 MODELS = (200, {"data": [{"id": "org/model"}]})
@@ -105,3 +111,68 @@ def test_one_of_several_that_fails_is_named_and_a_closed_port_is_no_answer(serve
     done = asked(well, closed)
     assert not done["ok"] and closed in done["detail"]
     assert asked()["ok"] and not asked("ftp://x/")["ok"]
+
+
+# Who answers
+
+TOKENS = """
+import json, sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self): self.said({"data": [{"id": sys.argv[2]}]})
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.said({"choices": [{"text": "!"}]} if asked["model"] == sys.argv[2] else {})
+    def said(self, body):
+        raw = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+    def log_message(self, *_): pass
+server = HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler)
+print("ready", flush=True)
+server.serve_forever()
+"""
+
+
+def asked_of(url: str, *members: ProcessId) -> dict[str, Any]:
+    return ask.ask_server(request_of(AskServer((url,), 20.0, (members,)))[0])
+
+
+def test_who_was_seen_to_listen_is_asked(server):
+    url, got = server({"/v1/completions": TOKEN})
+    assert asked_of(url, member(os.getpid()))["ok"] and len(got) == 1
+
+
+def test_another_process_behind_the_port_is_no_answer(server, start):
+    """Seen to fail: with the port alone asked, whoever has it by now."""
+    url, got = server({"/v1/completions": TOKEN})
+    other, me = member(start(PLAIN).pid), member(os.getpid())
+    for who in (other, ProcessId(BOOT, me.pid, me.start - 1), ProcessId("another boot", me.pid, me.start)):
+        done = asked_of(url, who)
+        assert not done["ok"] and "no longer listens" in done["detail"], done
+    assert got == [], "and nobody was asked"
+
+
+@pytest.mark.lab
+def test_a_server_in_a_network_of_its_own_is_asked_there_whoever_has_its_port_here(server, start):
+    """Both serve on one port, each in its network: the one here answers without a token."""
+    url, got = server({"/v1/completions": (200, {})})
+    port = url.rsplit(":", 1)[1].split("/")[0]
+    inside = 'ip link set lo up && exec "$0" -I -c "$@"'
+    child = start("", argv=["unshare", "-n", "sh", "-c", inside, sys.executable, TOKENS, port, "org/boxed"])
+    assert not asked(url)["ok"] and len(got) == 1
+    done = asked_of(url, member(child.pid))
+    assert done["ok"] and "a token came back" in done["detail"], done
+    forwarded = asked_of(f"http://192.0.2.1:{port}/health", member(child.pid))
+    assert forwarded["ok"], "by the address on which it listens there"
+    assert len(got) == 1 and os.readlink("/proc/self/ns/net") != os.readlink(f"/proc/{child.pid}/ns/net")
+
+
+def test_what_hangs_while_it_is_looked_up_costs_the_deadline(monkeypatch, server):
+    url, _ = server({"/v1/completions": TOKEN})
+    monkeypatch.setattr(ask, "_listener", lambda *_: time.sleep(60))
+    done = ask.ask_server(request_of(AskServer((url,), 1.0, ((member(os.getpid()),),)))[0])
+    assert not done["ok"] and "no answer in time" in done["detail"]
+    assert handles.Sockets().of(os.getpid())[0]

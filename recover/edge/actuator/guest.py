@@ -122,8 +122,9 @@ def _more(action: _Second) -> tuple[dict[str, Any], float]:
         case act.EndZombieParent(_, parent, children, deadline_s):
             who = {"parent": _members([parent])[0], "members": _members(children)}
             return {"do": "end_zombie_parent", **who, "deadline": deadline_s}, deadline_s
-        case act.AskServer(urls, deadline_s):
-            return {"do": "ask_server", "urls": urls, "deadline": deadline_s}, deadline_s
+        case act.AskServer(urls, deadline_s, who):
+            seen = [_members(members) for members in who]
+            return {"do": "ask_server", "urls": urls, "who": seen, "deadline": deadline_s}, deadline_s
         case act.SuspendAutostart(manager, name, was, uid) | act.RestoreAutostart(manager, name, was, uid):
             verb = "suspend_autostart" if isinstance(action, act.SuspendAutostart) else "restore_autostart"
             what = {"manager": manager, "name": name, "was": was, "uid": uid}
