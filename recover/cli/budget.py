@@ -95,8 +95,9 @@ def _facts(
 
 def _launch(engine: str | None, ranks: str | None, size: str | None, command: tuple[str, ...]) -> Launch:
     """The launch that the figures describe, or the one that was given."""
-    from recover.core.budget.launch import KNOWN, from_argv, with_value
+    from recover.core.budget.launch import KNOWN, from_argv
     from recover.core.budget.model import Launch, Option, Problem
+    from recover.core.budget.rewrite import with_value
     from recover.core.budget.sizes import count
 
     name, version = _engine(engine)
@@ -170,7 +171,7 @@ def _judged(
     launch: Launch, facts: Facts, config: ModelConfig | None, draft: ModelConfig | None, *, sought: bool
 ) -> Verdict:
     """The launch as given, or with the largest size that is safe."""
-    from recover.core.budget.launch import with_value
+    from recover.core.budget.rewrite import with_value
     from recover.core.budget.solve import judge
 
     plain = config is None

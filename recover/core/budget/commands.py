@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from recover.core.budget.options import Word
 from recover.core.budget.sizes import container_size
-from recover.core.budget.version import Version, version
+from recover.core.budget.version import Version
 
 _PYTHON = re.compile(r"(?:pypy|python)[\d.]*")
 _ASSIGN = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)
@@ -22,27 +22,22 @@ _MODULES = {
     "tensorrt_llm.commands.serve": "trtllm",
     "lmcache.v1.multiprocess.server": "lmcache",
     "lmcache.v1.multiprocess.http_server": "lmcache",
+    "dynamo.sglang": "sglang",  # these take the engine's own options and some of theirs
+    "dynamo.vllm": "vllm",
+    "sglang_router.launch_server": "sglang",
 }
 _PROGRAMS = {"trtllm-serve": "trtllm", "llama-server": "llama.cpp", "lmcache_server": "lmcache"}
 _SUBCOMMANDS = {"sglang": "sglang", "vllm": "vllm", "lmcache": "lmcache"}  # PROGRAM serve / server
-_IMAGES = (
-    (re.compile(r"(^|/)vllm-openai\b|(^|/)vllm/|(^|/)vllm:"), "vllm"),
-    (re.compile(r"(^|/)sglang\b"), "sglang"),
-    (re.compile(r"tensorrt-llm/"), "trtllm"),
-    (re.compile(r"(^|/)llama\.cpp:(server|full)"), "llama.cpp"),
+MENTION = re.compile(r"sglang|vllm|trtllm-serve|llama-server|lmcache")
+# Variables that bear on memory; the others, which may be secrets, are not kept.
+HEARD = (
+    *("SGLANG_HUGEPAGE", "SGLANG_AUTO_NUMA", "SGLANG_HICACHE", "SGLANG_HOST", "LMCACHE_", "MOONCAKE_GLOBAL_SEGMENT"),
+    *("VLLM_USE_SIMPLE_KV", "VLLM_CPU_", "VLLM_KV_OFFLOAD", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"),
+    *("LLAMA_ARG_CACHE_RAM", "LLAMA_ARG_MLOCK", "LLAMA_ARG_NO_MMAP", "LLAMA_ARG_LOAD_MODE", "LLAMA_ARG_MODEL"),
 )
-# Images whose entrypoint is the server itself, so that what follows the image are its options.
-_SERVES = re.compile(r"(^|/)vllm-openai\b|(^|/)llama\.cpp:server")
-_TAG = re.compile(r":v?(\d+\.\d+\.\d+(?:\.?(?:post|rc|a|b|dev)\d+)*)(?:$|[-_+@.])")
-_MENTION = re.compile(r"sglang|vllm|trtllm-serve|llama-server|lmcache")
-_CONTAINER_TOOLS = frozenset({"docker", "podman", "nerdctl"})
-_DOCKER_SWITCHES = frozenset(
-    (
-        *("-d", "--detach", "-i", "--interactive", "-t", "--tty", "--rm", "--privileged", "--init", "--read-only"),
-        *("--no-healthcheck", "-P", "--publish-all", "--oom-kill-disable", "--sig-proxy", "-q", "--quiet"),
-        *("--disable-content-trust", "--replace", "--tls-verify", "--help"),
-    )
-)
+SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ash", "ksh"})
+_BEFORE = frozenset({"sudo", "env", "exec", "nohup", "setsid", "time", "nice", "stdbuf", "command", "source", "."})
+CONTAINER_TOOLS = frozenset({"docker", "podman", "nerdctl"})
 
 
 @dataclass(slots=True)
@@ -62,29 +57,69 @@ class Found:
     unclear: list[tuple[str, str]] = field(default_factory=list)
     env_files: list[str] = field(default_factory=list)
     script: Word | None = None  # what a container's shell gets; the engine is in there
-
-
-def find(words: list[Word]) -> Found | None:
-    """The engine that a command starts, if it starts one."""
-    if (contained := _container(words)) is not None:
-        return contained
-    return find_inner(words)
+    own_shm: bool = False  # its /dev/shm is the machine's, or a mount
+    passed: list[str] = field(default_factory=list)  # variables that it gets from around it: `-e NAME`
 
 
 def shell_text(words: list[Word]) -> Word | None:
-    """The text that a shell gets as one word: `bash -c TEXT`, `tmux new -d TEXT`, `ssh HOST TEXT`."""
+    """The text that a shell gets as one word: `bash -c TEXT`, `tmux new -d TEXT`, `ssh HOST TEXT`. What is not known in
+    it stays as it is written."""
     for i, word in enumerate(words[:-1]):
-        if base(word.text) in {"bash", "sh", "dash", "zsh", "ash", "su", "runuser"}:
+        if base(word.text) in {*SHELLS, "su", "runuser"}:
             for j in range(i + 1, min(i + 5, len(words) - 1)):
                 if re.fullmatch(r"-[a-z]*c|--command", words[j].text):
-                    return words[j + 1]
+                    return _known(words[j + 1])
         if base(word.text) in {"tmux", "screen", "ssh", "eval"}:
-            return next((w for w in words[i + 1 :] if " " in w.text and _MENTION.search(w.text)), None)
+            texts = (_known(w) for w in words[i + 1 :])
+            return next((w for w in texts if " " in w.text and MENTION.search(w.text)), None)
     return None
+
+
+def _known(word: Word) -> Word:
+    return Word(word.partial) if word.unclear and word.partial else word
+
+
+def script_file(words: list[Word]) -> tuple[str, list[str]] | None:
+    """What may be a script that a command runs, and what it is given: `bash -x run.sh 8`, `./run.sh`."""
+    at = 0
+    while at < len(words) and (base(words[at].text) in _BEFORE or _ASSIGN.fullmatch(words[at].text)):
+        at += 1
+    if at < len(words) and base(words[at].text) in SHELLS:
+        at += 1
+        while at < len(words) and words[at].text.startswith("-"):
+            at += 1
+    if at >= len(words) or words[at].unclear or not re.search(r"[/.]", words[at].text):
+        return None
+    given = words[at + 1 :]
+    return words[at].text, [] if any(w.unclear for w in given) else [w.text for w in given]
+
+
+def takes_stdin(words: list[Word]) -> bool:
+    """Whether what the command is given on stdin is a script: `bash -s`, `ssh HOST`, `docker exec -i C bash`."""
+    return any(base(w.text) in {*SHELLS, "ssh"} for w in words)
+
+
+def detached(words: list[Word]) -> bool:
+    """Whether the command ends while the server runs."""
+    texts = [w.text for w in words]
+    if any(base(t) in CONTAINER_TOOLS for t in texts):
+        return any(t in {"-d", "--detach"} or re.fullmatch(r"-[it]*d[it]*", t) for t in texts)
+    return any(base(t) in {"tmux", "screen", "daemonize", "systemd-run"} for t in texts) or "setsid" in texts
 
 
 def base(word: str) -> str:
     return word.rsplit("/", 1)[-1]
+
+
+def find_inner(words: list[Word]) -> Found | None:
+    """The engine where no container is between."""
+    at = _engine_at(words)
+    if at is None:
+        return None
+    engine, start, interpreter = at
+    found = Found(engine, words[start:], interpreter)
+    _wrappers(words[:start], found)
+    return found
 
 
 def _engine_at(words: list[Word]) -> tuple[str, int, str] | None:
@@ -126,7 +161,7 @@ def _argument(texts: list[str], at: int) -> bool:
 
 
 def _wrappers(words: list[Word], found: Found) -> None:
-    """Environment assignments and bindings before the engine."""
+    """Environment assignments, limits and bindings before the engine."""
     binds = False
     for i, word in enumerate(words):
         name = base(word.text)
@@ -137,98 +172,9 @@ def _wrappers(words: list[Word], found: Found) -> None:
         assign = _ASSIGN.fullmatch(word.text)
         if assign is not None and not word.unclear:
             found.env.append((assign[1], assign[2]))
+        elif word.unclear and word.partial.startswith(HEARD):
+            found.unclear.append((word.text, word.unclear))
         if binds and re.match(r"--membind\b|-m$", word.text):
             found.membind = word.text.partition("=")[2] or (words[i + 1].text if i + 1 < len(words) else "")
-
-
-# --- containers ---------------------------------------------------------------------------------------------------
-
-
-def _container(words: list[Word]) -> Found | None:
-    texts = [w.text for w in words]
-    tool = next((i for i, t in enumerate(texts) if base(t) in _CONTAINER_TOOLS), None)
-    if tool is None:
-        return None
-    run = next((i for i in range(tool + 1, min(tool + 6, len(texts))) if texts[i] in {"run", "create", "exec"}), None)
-    if run is None:
-        return None
-    state = Found("", [], wrapper="docker")
-    entrypoint: list[Word] = []
-    at = run + 1
-    while at < len(words) and texts[at].startswith("-"):
-        at = _docker_option(words, at, state, entrypoint)
-    if at >= len(words):
-        return None
-    return contained(words[at].text, entrypoint, words[at + 1 :], state)
-
-
-def contained(image: str, entrypoint: list[Word], command: list[Word], state: Found) -> Found | None:
-    """What a container of `image` runs."""
-    state.image = image
-    script = shell_text([*entrypoint, *command])
-    inner = find_inner([*entrypoint, *command])
-    if script is not None:
-        state.script = script
-    elif inner is not None:
-        state.engine, state.words, state.interpreter = inner.engine, inner.words, inner.interpreter
-        state.env += inner.env
-        state.membind = inner.membind
-    elif (engine := image_engine(image)) and _SERVES.search(image) and not entrypoint:
-        state.engine, state.words = engine, command
-    else:
-        return None
-    state.version = image_version(image, state.engine)
-    return state
-
-
-def find_inner(words: list[Word]) -> Found | None:
-    """The engine where no container is between."""
-    at = _engine_at(words)
-    if at is None:
-        return None
-    engine, start, interpreter = at
-    found = Found(engine, words[start:], interpreter)
-    _wrappers(words[:start], found)
-    return found
-
-
-def image_engine(image: str) -> str:
-    return next((engine for pattern, engine in _IMAGES if pattern.search(image)), "")
-
-
-def image_version(image: str, engine: str) -> Version | None:
-    """The engine's version out of an image tag, if the image is one of that engine."""
-    found = _TAG.search(image)
-    return version(found[1]) if found is not None and image_engine(image) == engine else None
-
-
-def _docker_option(words: list[Word], at: int, state: Found, entrypoint: list[Word]) -> int:
-    """One option of docker's; gives the place after it."""
-    said, equals, value = words[at].text.partition("=")
-    if said in _DOCKER_SWITCHES or re.fullmatch(r"-[ditPq]{2,5}", said):
-        return at + 1
-    unclear = words[at].unclear
-    if not equals:
-        short = re.fullmatch(r"(-[eumhpvwl])(.+)", said)
-        if short is not None and not said.startswith("--"):
-            said, value = short[1], short[2]
-        elif at + 1 < len(words):
-            at += 1
-            value, unclear = words[at].text, words[at].unclear
-    if unclear:
-        if said in {"-e", "--env", "-m", "--memory", "--shm-size"}:
-            state.unclear.append((f"{said} {value}", unclear))
-        return at + 1
-    if said in {"-e", "--env"}:
-        name, has, content = value.partition("=")
-        if has:
-            state.env.append((name, content))
-    elif said == "--env-file":
-        state.env_files.append(value)
-    elif said in {"-m", "--memory"}:
-        state.memory_limit = container_size(value)
-    elif said == "--shm-size":
-        state.shm_size = container_size(value)
-    elif said == "--entrypoint":
-        entrypoint.append(Word(value))
-    return at + 1
+        if (limit := re.fullmatch(r"(?:--property=|-p)?Memory(?:Max|High|Limit)=(.+)", word.text)) is not None:
+            found.memory_limit = container_size(limit[1]) or found.memory_limit  # systemd-run

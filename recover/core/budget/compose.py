@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from recover.core.budget.commands import Found, contained
+from recover.core.budget.commands import HEARD, Found
+from recover.core.budget.containers import CONTAINER_SHM, contained
 from recover.core.budget.model import Problem
 from recover.core.budget.options import Word
-from recover.core.budget.shell import Lexer
-from recover.core.budget.sizes import container_size
+from recover.core.budget.shell_holes import as_written, hole, may_be_many, plain, why_unclear, words_of_quoted
+from recover.core.budget.sizes import container_size, count
 from recover.core.budget.systemd import environment_lines
 from recover.core.clean import clean
 
@@ -33,6 +34,7 @@ class Service:
     missing: list[str]
     unclear: list[tuple[str, str]]
     assumed: list[str] = field(default_factory=list)
+    copies: int = 1
 
     def found(self) -> Found | None:
         state = Found("", [], wrapper="compose", env=list(self.env.items()))
@@ -45,12 +47,18 @@ def is_compose(text: str) -> bool:
     return re.search(r"^services\s*:", text, re.MULTILINE) is not None
 
 
-def load_yaml(text: str, name: str) -> Any:
+def load_documents(text: str, name: str) -> list[Any]:
+    """All documents of a text. Raises Problem with the place of what is wrong."""
+    found = load_yaml(text, name, many=True)
+    return found if isinstance(found, list) else []
+
+
+def load_yaml(text: str, name: str, *, many: bool = False) -> Any:
     """The document. Raises Problem with the place of what is wrong."""
     import yaml  # few launches come in YAML, and it takes longer to load than all else here
 
     try:
-        return yaml.safe_load(text)
+        return list(yaml.safe_load_all(text)) if many else yaml.safe_load(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
@@ -79,7 +87,7 @@ def _service(name: str, said: Mapping[Any, Any], around: Mapping[str, str], file
         words=_words(said.get("command"), around, assumed, name),
         env={},
         memory_limit=_limit(said, around),
-        shm_size=container_size(_filled(str(said.get("shm_size", "")), around, []).text),
+        shm_size=_shm(said, around),
         missing=[],
         unclear=[],
         assumed=assumed,
@@ -90,7 +98,32 @@ def _service(name: str, said: Mapping[Any, Any], around: Mapping[str, str], file
         else:
             service.missing.append(path)
     _environment(said.get("environment"), around, service)
+    _replicas(said, around, service)
+    if "extends" in said:
+        service.unclear.append(("extends", "what another service gives is not read"))
     return service
+
+
+def _replicas(said: Mapping[Any, Any], around: Mapping[str, str], service: Service) -> None:
+    deploy = said.get("deploy")
+    number = said.get("scale", deploy.get("replicas") if isinstance(deploy, dict) else None)
+    if number is None:
+        return
+    word = _filled(str(number), around, service.assumed)
+    if word.unclear:
+        service.unclear.append((f"replicas {clean(word.text, 60)}", word.unclear))
+    else:
+        service.copies = max(1, count(word.text, f"service {service.name}: replicas", least=0, most=64))
+
+
+def _shm(said: Mapping[Any, Any], around: Mapping[str, str]) -> int | None:
+    """What /dev/shm holds; None: what the machine's does."""
+    if "shm_size" in said:
+        return container_size(_filled(str(said["shm_size"]), around, []).text)
+    mounts = [str(v.get("target", "")) if isinstance(v, dict) else str(v) for v in _list(said.get("volumes"))]
+    mounts += [str(t) for t in _list(said.get("tmpfs"))]
+    own = str(said.get("ipc", "")) not in {"", "private", "shareable", "none"}
+    return None if own or any("/dev/shm" in mount for mount in mounts) else CONTAINER_SHM
 
 
 def _environment(said: Any, around: Mapping[str, str], service: Service) -> None:
@@ -100,9 +133,9 @@ def _environment(said: Any, around: Mapping[str, str], service: Service) -> None
         if text is None:
             continue
         word = _filled(text, around, service.assumed)
-        if word.unclear:
+        if word.unclear and str(name).startswith(HEARD):
             service.unclear.append((f"{clean(str(name), 60)}={clean(word.text, 60)}", word.unclear))
-        else:
+        elif not word.unclear:
             service.env[str(name)] = word.text
 
 
@@ -125,14 +158,21 @@ def _list(said: Any) -> list[Any]:
 
 
 def _words(said: Any, around: Mapping[str, str], assumed: list[str], service: str) -> list[Word]:
-    if isinstance(said, str):
-        filled = _filled(said, around, assumed, keep=True)
-        try:
-            commands = Lexer(filled.text.replace("\n", " "), around).read()
-        except Problem as error:
-            raise Problem(*(f"service {clean(service, 60)}: {p}" for p in error.problems)) from None
-        return [w for c in commands[:1] for w in c.words]
-    return [_filled(_scalar(s), around, assumed) for s in _list(said)]
+    """A string is split as a shell does, without its expansions: those are made by compose, or inside the container."""
+    if not isinstance(said, str):
+        return [_filled(_scalar(s), around, assumed) for s in _list(said)]
+    filled = _filled(said, around, assumed, keep=True)
+    try:
+        words = words_of_quoted(filled.partial or filled.text)
+    except ValueError as error:
+        why = "a quote that opens is not closed" if "quotation" in str(error) else str(error).lower()
+        raise Problem(f"service {clean(service, 60)}: {why}") from None
+    return [_word(word) for word in words]
+
+
+def _word(text: str) -> Word:
+    why = why_unclear(text)
+    return Word(as_written(text), None, why, may_be_many(text), as_written(text)) if why else Word(text)
 
 
 def _scalar(value: Any) -> str:
@@ -140,20 +180,21 @@ def _scalar(value: Any) -> str:
 
 
 def _filled(text: str, around: Mapping[str, str], assumed: list[str], *, keep: bool = False) -> Word:
-    """The text with its variables. `keep`: those that aren't set stay, for the shell words that follow."""
+    """The text with its variables. `keep`: those that aren't set are holes in `partial`, for the words that follow."""
     unclear: list[str] = []
 
     def fill(found: re.Match[str]) -> str:
         name = found[1] or found[4]
         if name is None:
             return "$"
-        if name in around:
+        if name in around and (around[name] or not (found[2] or "").startswith(":")):
             return around[name]
         if found[2] in {":-", "-"}:
             assumed.append(f"${name} is not set: its default {found[3]!r} is taken")
             return found[3]
         unclear.append(name)
-        return f"${{{name}}}" if keep else found[0]
+        return hole(found[0], f"${name} is not set here", many=True) if keep else found[0]
 
-    filled = _HOLE.sub(fill, text)
-    return Word(filled, None, f"${unclear[0]} is not set here" if unclear and not keep else "")
+    filled = _HOLE.sub(fill, plain(text))
+    why = f"${unclear[0]} is not set here" if unclear else ""
+    return Word(as_written(filled), None, why, partial=filled if keep or unclear else "")

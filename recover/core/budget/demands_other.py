@@ -20,6 +20,7 @@ from recover.model.reading import Known
 _DEFAULT_SWAP = 4  # GiB per GPU, in releases that allocate it
 _DEFAULT_LMCACHE = Decimal(5)  # GiB per rank
 _DEFAULT_SIMPLE = 8 * GIB
+_DEFAULT_PROMPTS = 8192 * MIB  # llama.cpp --cache-ram, PR 16391
 
 
 def demands(case: Case) -> Iterator[Demand]:
@@ -131,7 +132,10 @@ def _connector(case: Case) -> Iterator[Demand]:
     names = json.dumps(settings)
     extra = settings.get("kv_connector_extra_config")
     extra = extra if isinstance(extra, dict) else {}
-    if "LMCache" in names:
+    if "LMCacheMP" in names:
+        if not any(other.engine == "lmcache" for other in case.facts.others):
+            yield _unknown(flag, "an LMCache server holds the memory", "the LMCache server's size")
+    elif "LMCache" in names:
         yield from lmcache(case, _nested(settings, "lmcache.max_local_cpu_size"))
     per_rank, total = _nested(settings, "cpu_bytes_to_use_per_rank"), _nested(settings, "cpu_bytes_to_use")
     if per_rank is not None:
@@ -195,7 +199,7 @@ def _images(case: Case) -> Iterator[Demand]:
     amount = _amount(case, "mm-processor-cache-gb", GIB)
     if not amount:
         return
-    servers = option_count(case.launch, "api-server-count") or 1
+    servers = (option_count(case.launch, "api-server-count") or 1) * case.launch.copies
     processes = servers + case.counts.replicas
     lines = (
         f"{both(amount)} x ({servers} API servers + {case.counts.replicas} replicas) = {both(amount * processes)}",
@@ -273,6 +277,8 @@ def _llama(case: Case) -> Iterator[Demand]:
             yield Demand("mlock", "the model in host memory", 0, amount, 1, "server", lines)
     option = launch.option("cache-ram")
     if option is None:
+        lines = (f"by default up to {both(_DEFAULT_PROMPTS)}; releases before October 2025 have no such cache",)
+        yield Demand("cache-ram", "the prompt cache", 0, _DEFAULT_PROMPTS, 1, "server", lines)
         return
     if (option.value or "").strip() == "-1":
         yield _unknown("cache-ram", "a prompt cache without limit", "a limit")

@@ -57,7 +57,7 @@ def _copies(case: Case) -> Iterator[Demand]:
         if name == "enable-weights-cpu-backup" and isinstance(case.facts.weights, Known):
             total = case.facts.weights.value * case.counts.replicas
             lines = (f"the whole model, {both(total)}, when its memory on the GPU is released",)
-            yield Demand(name, "a copy of the weights", total, total, 1, "server", lines)
+            yield Demand(name, "a copy of the weights", total, total, 1, "host", lines)
         else:
             yield _unmeasured(name, "a copy of the weights, whose size was not read")
 

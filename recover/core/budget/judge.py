@@ -6,7 +6,7 @@ does-not-fit outranks cannot-tell, which outranks tight: what surely fails is no
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from recover.core.budget import demands_other, demands_sglang
 from recover.core.budget.arithmetic import Case, paged
@@ -116,7 +116,8 @@ def _demands(case: Case) -> Iterator[tuple[Demand, OwnCheck | None]]:
     if case.launch.engine == "sglang":
         yield from demands_sglang.demands(case)
     for demand in demands_other.demands(case):
-        yield demand, None
+        of_each = demand.shares * case.launch.copies if demand.share == "server" else demand.shares
+        yield replace(demand, shares=of_each), None
 
 
 def _kept(case: Case, notes: list[str]) -> tuple[int, int]:

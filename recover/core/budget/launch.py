@@ -1,25 +1,34 @@
 """A launch is read from what people write: what can't be read for certain is named in it, and nothing is made up.
 
-`parse` takes text (a command, a script, a systemd unit, a compose file), `from_argv` the words of a process. Files that
-a launch names are given by the caller as texts; those that are missing are listed in `Launch.files`.
+`parse` takes text (a command, a script, a systemd unit, a compose file, a Kubernetes manifest), `from_argv` the words
+of a process. Files that a launch names are given by the caller as texts; those that are missing are listed in
+`Launch.files`.
 """
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterable, Mapping
+import re
+from collections import ChainMap
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 
-from recover.core.budget import compose, settings, systemd
-from recover.core.budget.commands import Found, base, find, image_version, shell_text
-from recover.core.budget.model import Launch, Option, Problem, Unresolved
-from recover.core.budget.options import SIZING, Word, read_options
-from recover.core.budget.shell import Lexer
+from recover.core.budget import compose, manifest, repeats, settings, systemd
+from recover.core.budget.commands import HEARD, SHELLS, Found, base, script_file, shell_text, takes_stdin
+from recover.core.budget.containers import find, image_version
+from recover.core.budget.model import Launch, Problem, Unresolved
+from recover.core.budget.options import Word, read_options
+from recover.core.budget.shell import Command, Lexer
+from recover.core.budget.shell_holes import as_written, why_unclear
 from recover.core.budget.version import Version
+from recover.core.clean import clean
 
 Files = Mapping[str, str]
 LONGEST = 1_000_000
 DEEPEST = 3  # shells in shells
+_FENCE = re.compile(r"^[ \t]*```[\w-]*[ \t]*$", re.MULTILINE)
+_DEVICES = re.compile(r"\w+_VISIBLE_DEVICES\b")  # that they are picked is all that matters
+_NOTED = 4  # reasons that are told where nothing was found
+KNOWN = "known: python -m sglang.launch_server, sglang serve, vllm serve, trtllm-serve, llama-server, lmcache server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +40,6 @@ class Origin:
     text: str = ""
     env: tuple[tuple[str, str], ...] = ()
     memory_limit: int | None = None
-    shm_size: int | None = None
     assumed: tuple[str, ...] = ()
     unresolved: tuple[Unresolved, ...] = ()
 
@@ -46,26 +54,12 @@ def parse(
     """Every server that the text would start. Raises Problem for broken text and for text that starts none."""
     if len(text) > LONGEST:
         raise Problem("the launch text is longer than 1 MB")
-    given = files or {}
-    around = env or {}
-    if systemd.is_unit(text):
-        found = _unit(text, given, version)
-    elif compose.is_compose(text):
-        found = _compose(text, given, around, version)
-    else:
-        found = _script(text, given, around, version)
+    reader = _Reader(files or {}, version)
+    found = reader.document(text, env or {})
     if not found:
-        raise Problem("no command here starts a server that is known", hint=KNOWN)
+        noted = tuple(dict.fromkeys(reader.noted))[:_NOTED]
+        raise Problem("no command here starts a server that is known", *noted, hint=KNOWN)
     return tuple(found)
-
-
-# Variables that bear on memory; the others, which may be secrets, are not kept.
-HEARD = (
-    *("SGLANG_HUGEPAGE", "SGLANG_AUTO_NUMA", "SGLANG_HICACHE", "SGLANG_HOST", "LMCACHE_", "MOONCAKE_GLOBAL_SEGMENT"),
-    *("VLLM_USE_SIMPLE_KV", "VLLM_CPU_", "VLLM_KV_OFFLOAD", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"),
-)
-LMCACHE_SIZE = "LMCACHE_MAX_LOCAL_CPU_SIZE"
-KNOWN = "known: python -m sglang.launch_server, sglang serve, vllm serve, trtllm-serve, llama-server, lmcache server"
 
 
 def from_argv(
@@ -79,215 +73,231 @@ def from_argv(
     words = [Word(w) for w in argv]
     origin = Origin(env=tuple((env or {}).items()))
     try:
-        return next(iter(_command(words, origin, files or {}, version, depth=0)), None)
+        return next(iter(_Reader(files or {}, version).command(words, origin, 0)), None)
     except Problem:
         return None  # the text after `bash -c` is broken: a shell would not start it either
 
 
-# --- one command --------------------------------------------------------------------------------------------------
+class _Reader:
+    """Reads texts. `files` gains those that a script writes; `noted` says what was met that can't be followed."""
+
+    def __init__(self, files: Files, version: Version | None) -> None:
+        self.written: dict[str, str] = {}
+        self.files: MutableMapping[str, str] = ChainMap(self.written, files)  # type: ignore[arg-type]  # only read
+        self.version = version
+        self.noted: list[str] = []
+
+    def document(self, text: str, env: Mapping[str, str], depth: int = 0) -> list[Launch]:
+        """A text of whatever kind."""
+        match _kind(text):
+            case "unit":
+                return self._unit(text)
+            case "compose":
+                return self._compose(text, env)
+            case "manifest":
+                return self._manifest(text)
+        text = _FENCE.sub(lambda m: " " * len(m[0]), text)
+        found = self.text(text, Origin(text=text), env, depth)
+        if not found and depth == 0:  # what it writes for another program to run: a unit, a compose file, a script
+            for written, name in {text: name for name, text in self.written.items()}.items():
+                found += [replace(launch, text="") for launch in self._inner(name, written, env)]
+        return found
+
+    def _inner(self, name: str, text: str, env: Mapping[str, str]) -> list[Launch]:
+        try:
+            return self.document(text, env, 1)
+        except Problem as error:
+            self.noted += [f"{clean(name, 120)}: {problem}" for problem in error.problems]
+            return []
+
+    # --- one command ----------------------------------------------------------------------------------------------
+
+    def command(self, words: list[Word], origin: Origin, depth: int, stdin: str = "") -> list[Launch]:
+        found = find(words)
+        if found is not None:
+            return self._found(found, origin, depth)
+        if depth > DEEPEST:
+            return []
+        around = {**dict(origin.env), **_assignments(words)}
+        inside = replace(origin, text="")
+        inner = shell_text(words)
+        if inner is not None:
+            return self.text(inner.text, inside, around, depth + 1)
+        if stdin and takes_stdin(words):
+            return self.text(stdin, inside, around, depth + 1)
+        return self._script(words, inside, around, depth)
+
+    def _script(self, words: list[Word], origin: Origin, env: Mapping[str, str], depth: int) -> list[Launch]:
+        """What a script that the command runs would start, if its text was given."""
+        run = script_file(words)
+        if run is None:
+            return []
+        name, args = run
+        shown = clean(name, 120)
+        by_shell = any(base(word.text) in SHELLS for word in words)
+        if not name.endswith((".sh", ".bash", ".zsh")) and not by_shell and origin.wrapper != "systemd":
+            return []
+        if name not in self.files:
+            self.noted.append(f"{shown} is run, and its text was not given")
+            return []
+        text = self.files[name]
+        if not re.match(r"#!.*\b(?:ba|da|z|k|a)?sh\b", text) and not name.endswith((".sh", ".bash", ".zsh")):
+            return []
+        try:
+            return self.text(text, replace(origin, where=origin.where or shown), env, depth + 1, args)
+        except Problem as error:
+            raise Problem(*(f"{shown}: {problem}" for problem in error.problems)) from None
+
+    def _found(self, found: Found, origin: Origin, depth: int) -> list[Launch]:
+        if found.script is None:
+            return [self.build(found, origin)]
+        if depth > DEEPEST:
+            return []
+        env, missing, unclear = self._environment(found, origin)
+        inside = self.text(found.script.text, replace(origin, text="", env=()), env, depth + 1)
+        return [self._contained(launch, found, env, missing, unclear) for launch in inside]
+
+    def _contained(
+        self, launch: Launch, found: Found, env: Mapping[str, str], missing: list[str], unclear: list[Unresolved]
+    ) -> Launch:
+        """What a container's shell starts, with what the container gives it."""
+        return replace(
+            launch,
+            version=image_version(found.image, launch.engine) or launch.version,
+            env=(*((n, v) for n, v in env.items() if n.startswith(HEARD)), *launch.env),
+            image=found.image,
+            wrapper=found.wrapper,
+            memory_limit=found.memory_limit or launch.memory_limit,
+            shm_size=found.shm_size or launch.shm_size,
+            unresolved=(*launch.unresolved, *unclear),
+            files=(*launch.files, *missing),
+        )
+
+    def build(self, found: Found, origin: Origin) -> Launch:
+        """The launch of an engine that was found in a command."""
+        counted = found.version or self.version
+        env, missing, unclear = self._environment(found, origin)
+        read = read_options(found.engine, counted, found.words)
+        more = settings.from_files(found.engine, counted, read.options, env, self.files, missing)
+        unread = [Unresolved(name, "the file was not read", matters=True) for name in missing]
+        return Launch(
+            engine=found.engine,
+            version=counted,
+            options=tuple(more[0]),
+            positional=tuple(read.positional),
+            env=tuple((name, value) for name, value in env.items() if name.startswith(HEARD)),
+            unresolved=(*unclear, *origin.unresolved, *read.unresolved, *more[1], *unread),
+            assumed=origin.assumed,
+            argv=tuple(w.text for w in found.words),
+            interpreter=found.interpreter,
+            wrapper=found.wrapper or origin.wrapper,
+            where=origin.where,
+            image=found.image,
+            text=origin.text,
+            memory_limit=found.memory_limit or origin.memory_limit,
+            shm_size=found.shm_size,
+            membind=found.membind,
+            files=tuple(missing),
+        )
+
+    def _environment(self, found: Found, origin: Origin) -> tuple[dict[str, str], list[str], list[Unresolved]]:
+        """What the server is given, the files that it stands in and that were not read, and what is not known."""
+        around = dict(origin.env)
+        if found.image:  # a container gets what it is given, and nothing else of what is around
+            around = {name: around[name] for name in found.passed if name in around}
+        env, missing = {**around, **dict(found.env)}, []
+        for name in found.env_files:
+            if name not in self.files:
+                missing.append(name)
+                continue
+            for key, value in systemd.environment_lines(self.files[name]):
+                env.setdefault(key, value)
+        said = [*found.unclear, *((n, "it is not set here") for n in found.passed if n not in env)]
+        said += [(f"{n}={as_written(v)}", why_unclear(v)) for n, v in env.items() if why_unclear(v)]
+        heard = [(word, why) for word, why in said if (word, why) in found.unclear or word.startswith(HEARD)]
+        heard = [(word, why) for word, why in heard if not _DEVICES.match(word)]
+        unclear = [Unresolved(clean(word, 120), why, matters=True) for word, why in heard]
+        known = {n: as_written(v) for n, v in env.items() if not why_unclear(v) or _DEVICES.match(n)}
+        return known, missing, unclear
+
+    # --- texts ----------------------------------------------------------------------------------------------------
+
+    def text(
+        self, text: str, origin: Origin, env: Mapping[str, str], depth: int, args: list[str] | None = None
+    ) -> list[Launch]:
+        commands = Lexer(text, env, self.files, args=args).read()
+        wrapper = origin.wrapper or ("script" if len(commands) > 1 and depth == 0 else "")
+        found: list[Launch] = []
+        for at, command in enumerate(commands):
+            self._writes(command)
+            own = replace(
+                origin,
+                wrapper=wrapper,
+                where=origin.where or (f"line {command.line}" if len(commands) > 1 else ""),
+                env=(*env.items(), *origin.env, *command.env),
+                assumed=(*origin.assumed, *command.assumed),
+            )
+            launches = self.command(command.words, own, depth, command.io.reads)
+            found += repeats.marked(launches, commands, at)
+            if not launches:
+                self.noted += repeats.unfollowed(command)
+        return found
+
+    def _writes(self, command: Command) -> None:
+        """A file whose text stands in a script: `cat > FILE <<EOF`, `tee FILE <<EOF`."""
+        made = repeats.written(command)
+        if made is None:
+            return
+        name, text = made
+        for spelled in {name, name.removeprefix("./"), f"./{name.removeprefix('./')}"}:
+            if text is None:
+                self.written.pop(spelled, None)
+            elif not spelled.startswith("./") or not name.startswith("/"):
+                before = self.written.get(spelled, "") if command.io.appends else ""
+                self.written[spelled] = before + text
+
+    def _unit(self, text: str) -> list[Launch]:
+        unit = systemd.read(text, self.files)
+        found: list[Launch] = []
+        unread = tuple(Unresolved(name, "the file was not read", matters=True) for name in unit.missing)
+        for line, words in unit.starts:
+            origin = Origin(
+                *("systemd", f"{unit.setting}, line {line}", text),
+                env=tuple(unit.env.items()),
+                memory_limit=unit.memory_limit,
+                unresolved=unread,
+            )
+            for launch in self.command(words, origin, 0):
+                found.append(replace(launch, files=(*launch.files, *unit.missing)))
+        return found
+
+    def _compose(self, text: str, env: Mapping[str, str]) -> list[Launch]:
+        found: list[Launch] = []
+        for service in compose.read(text, self.files, env):
+            origin = Origin("compose", f"service {service.name}", assumed=tuple(service.assumed))
+            if (state := service.found()) is not None:
+                found += [replace(launch, copies=service.copies) for launch in self._found(state, origin, 1)]
+        return found
+
+    def _manifest(self, text: str) -> list[Launch]:
+        found: list[Launch] = []
+        for pod in manifest.read(text):
+            origin = Origin("kubernetes", pod.where, assumed=tuple(pod.assumed))
+            found += self._found(pod.found, origin, 1)
+        return found
 
 
-def _command(words: list[Word], origin: Origin, files: Files, version: Version | None, depth: int) -> list[Launch]:
-    found = find(words)
-    if found is not None:
-        return _found(found, origin, files, version, depth)
-    inner = shell_text(words)
-    if inner is None or inner.unclear or depth > DEEPEST:
-        return []
-    around = {**dict(origin.env), **_assignments(words)}
-    return _text(inner.text, replace(origin, text=""), files, around, version, depth + 1)
-
-
-def _found(found: Found, origin: Origin, files: Files, version: Version | None, depth: int) -> list[Launch]:
-    if found.script is None:
-        return [build(found, origin, files, version)]
-    if found.script.unclear or depth > DEEPEST:
-        return []
-    inside = _text(found.script.text, replace(origin, text=""), files, {}, version, depth + 1)
-    return [_contained(launch, found, files) for launch in inside]
-
-
-def _contained(launch: Launch, found: Found, files: Files) -> Launch:
-    """What a container's shell starts, with what the container gives it."""
-    env, missing = dict(found.env), list(launch.files)
-    for name in found.env_files:
-        _env_file(name, env, files, missing)
-    return replace(
-        launch,
-        version=image_version(found.image, launch.engine) or launch.version,
-        env=(*((n, v) for n, v in env.items() if n.startswith(HEARD)), *launch.env),
-        image=found.image,
-        wrapper=found.wrapper,
-        memory_limit=found.memory_limit or launch.memory_limit,
-        shm_size=found.shm_size or launch.shm_size,
-        unresolved=(*launch.unresolved, *(Unresolved(word, why, matters=True) for word, why in found.unclear)),
-        files=tuple(missing),
-    )
+def _kind(text: str) -> str:
+    """What a text is, by its first line that says anything: a script may hold the text of all of these."""
+    lines = (line.strip() for line in text.splitlines())
+    first = next((line for line in lines if line and line[0] not in "#;"), "")
+    if re.match(r"\[\w+\]|[A-Z]\w*\s*=", first) and systemd.is_unit(text):
+        return "unit"
+    if first == "---" or re.match(r"""["']?[\w.-]+["']?\s*:(?:\s|$)""", first):
+        return "compose" if compose.is_compose(text) else "manifest" if manifest.is_manifest(text) else ""
+    return ""
 
 
 def _assignments(words: list[Word]) -> dict[str, str]:
     pairs = (w.text.partition("=") for w in words if not w.unclear and not w.text.startswith("-"))
     return {name: value for name, equals, value in pairs if equals and name.isidentifier()}
-
-
-def build(found: Found, origin: Origin, files: Files, version: Version | None) -> Launch:
-    """The launch of an engine that was found in a command."""
-    counted = found.version or version
-    env = dict([*origin.env, *found.env])
-    missing: list[str] = []
-    unresolved = [Unresolved(word, why, matters=True) for word, why in found.unclear]
-    for name in found.env_files:
-        _env_file(name, env, files, missing)
-    read = read_options(found.engine, counted, found.words)
-    options, more = settings.from_files(found.engine, counted, read.options, env, files, missing)
-    unresolved += [*origin.unresolved, *read.unresolved, *more]
-    unresolved += [Unresolved(name, "the file was not read", matters=True) for name in missing]
-    return Launch(
-        engine=found.engine,
-        version=counted,
-        options=tuple(options),
-        positional=tuple(read.positional),
-        env=tuple((name, value) for name, value in env.items() if name.startswith(HEARD)),
-        unresolved=tuple(unresolved),
-        assumed=origin.assumed,
-        argv=tuple(w.text for w in found.words),
-        interpreter=found.interpreter,
-        wrapper=found.wrapper or origin.wrapper,
-        where=origin.where,
-        image=found.image,
-        text=origin.text,
-        memory_limit=found.memory_limit or origin.memory_limit,
-        shm_size=found.shm_size or origin.shm_size,
-        membind=found.membind,
-        files=tuple(missing),
-    )
-
-
-def _env_file(name: str, env: dict[str, str], files: Files, missing: list[str]) -> None:
-    if name not in files:
-        missing.append(name)
-        return
-    for key, value in systemd.environment_lines(files[name]):
-        env.setdefault(key, value)
-
-
-# --- texts --------------------------------------------------------------------------------------------------------
-
-
-def _script(text: str, files: Files, env: Mapping[str, str], version: Version | None) -> list[Launch]:
-    return _text(text, Origin(text=text), files, env, version, 0)
-
-
-def _text(
-    text: str, origin: Origin, files: Files, env: Mapping[str, str], version: Version | None, depth: int
-) -> list[Launch]:
-    commands = Lexer(text, env, files).read()
-    wrapper = origin.wrapper or ("script" if len(commands) > 1 and depth == 0 else "")
-    found: list[Launch] = []
-    for command in commands:
-        where = origin.where or (f"line {command.line}" if len(commands) > 1 else "")
-        own = replace(
-            origin,
-            wrapper=wrapper,
-            where=where,
-            env=(*env.items(), *origin.env, *command.env),
-            assumed=(*origin.assumed, *command.assumed),
-        )
-        found += _command(command.words, own, files, version, depth)
-    return found
-
-
-def _unit(text: str, files: Files, version: Version | None) -> list[Launch]:
-    unit = systemd.read(text, files)
-    found: list[Launch] = []
-    for line, words in unit.starts:
-        origin = Origin(
-            "systemd",
-            f"ExecStart, line {line}",
-            text,
-            env=tuple(unit.env.items()),
-            memory_limit=unit.memory_limit,
-            unresolved=tuple(Unresolved(name, "the file was not read", matters=True) for name in unit.missing),
-        )
-        for launch in _command(words, origin, files, version, 0):
-            found.append(replace(launch, files=(*launch.files, *unit.missing)))
-    return found
-
-
-def _compose(text: str, files: Files, env: Mapping[str, str], version: Version | None) -> list[Launch]:
-    found: list[Launch] = []
-    for service in compose.read(text, files, env):
-        origin = Origin("compose", f"service {service.name}", assumed=tuple(service.assumed))
-        if (state := service.found()) is not None:
-            found += _found(state, origin, files, version, 1)
-    return found
-
-
-# --- the command again --------------------------------------------------------------------------------------------
-
-
-def with_value(launch: Launch, name: str, value: str) -> Launch:
-    """The launch with one setting changed or added. Its text is changed in place where the value stands there."""
-    if name == "max-local-cpu-size":  # LMCache has no option of its own on an engine's command line
-        env = {**dict(launch.env), LMCACHE_SIZE: value}
-        return replace(launch, env=tuple(env.items()), text="")
-    if name == "host-cache-size":  # it stands in a YAML file
-        inner = f"kv-cache-config.{name}"
-        kept = tuple(o for o in launch.options if not o.name.endswith((".host-cache-size", "-host-memory-bytes")))
-        return replace(launch, options=(*kept, Option(inner, value, inner)), text="")
-    old = launch.option(name)
-    word = f"--{name}" if launch.engine != "trtllm" else f"--{name.replace('-', '_')}"
-    if old is None:
-        return replace(
-            launch,
-            options=(*launch.options, Option(name, value, word)),
-            argv=(*launch.argv, word, value),
-            text="",
-        )
-    options = tuple(replace(o, value=value) if o is old else o for o in launch.options)
-    text, span = launch.text, old.span
-    if text and span is not None and text[span[0] : span[1]] == old.value:
-        text = text[: span[0]] + value + text[span[1] :]
-        options = tuple(_moved(o, span[0], len(value) - (span[1] - span[0])) for o in options)
-    else:
-        text = ""
-    return replace(launch, options=options, argv=_replaced(launch.argv, old, value), text=text)
-
-
-def _moved(option: Option, at: int, by: int) -> Option:
-    """The option where its value stands after a value at `at` has become longer."""
-    if option.span is None or option.span[0] < at:
-        return option
-    start = option.span[0] + (by if option.span[0] > at else 0)
-    return replace(option, span=(start, option.span[1] + by))
-
-
-def _replaced(argv: tuple[str, ...], old: Option, value: str) -> tuple[str, ...]:
-    """The words with the last occurrence of the option's value changed."""
-    for i in range(len(argv) - 1, -1, -1):
-        if argv[i] == f"{old.said}={old.value}":
-            return (*argv[:i], f"{old.said}={value}", *argv[i + 1 :])
-        if argv[i] == old.said and i + 1 < len(argv) and argv[i + 1] == old.value:
-            return (*argv[: i + 1], value, *argv[i + 2 :])
-    return (*argv, old.said, value)  # it stood in a file: the command line wins over it
-
-
-def command_of(launch: Launch) -> str:
-    """The command as text: the text it came from where that still holds, else its words put together anew."""
-    if launch.text:
-        return launch.text
-    heads = {"sglang": ("python3", "-m", "sglang.launch_server"), "vllm": ("vllm", "serve")}
-    own = {"trtllm": ("trtllm-serve",), "llama.cpp": ("llama-server",), "lmcache": ("lmcache", "server")}
-    head: tuple[str, ...] = heads.get(launch.engine) or own[launch.engine]
-    if launch.interpreter and launch.engine == "sglang" and base(launch.interpreter) != "sglang":
-        head = (launch.interpreter, "-m", "sglang.launch_server")
-    elif launch.interpreter and base(launch.interpreter) == "sglang":
-        head = (launch.interpreter, "serve")
-    size = launch.variable(LMCACHE_SIZE)
-    before = f"{LMCACHE_SIZE}={shlex.quote(size)} " if size is not None else ""
-    return before + shlex.join((*head, *launch.argv))
-
-
-def sizing_options(launch: Launch) -> tuple[Option, ...]:
-    """The settings of the launch that bear on host memory."""
-    return tuple(o for o in launch.options if o.name in SIZING[launch.engine])

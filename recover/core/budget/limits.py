@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from recover.core.budget.arithmetic import Case
+from recover.core.budget.containers import CONTAINER_SHM
 from recover.core.budget.model import Demand, Fit, Place
 from recover.core.budget.sizes import both, container_size
 from recover.model.reading import Known
@@ -146,6 +147,9 @@ def _shm(case: Case, demands: Sequence[Demand]) -> Iterator[Limit]:
     if not low and high == 0:
         return
     room = case.launch.shm_size
+    if room == CONTAINER_SHM:
+        yield Limit("/dev/shm of the container, 64 MiB by default", room, low, high)
+        return
     if room is None and isinstance(case.facts.shm, Known):
         room = case.facts.shm.value.free
     yield Limit("/dev/shm", room, low, high)

@@ -77,6 +77,7 @@ class Launch:
     shm_size: int | None = None  # --shm-size, shm_size; with --ipc=host the machine's
     membind: str = ""  # numactl --membind
     files: tuple[str, ...] = ()
+    copies: int = 1  # servers of this kind that are started: a loop, replicas of a service
 
     def option(self, name: str) -> Option | None:
         """The setting that counts: the last one of the command line, else the file's."""

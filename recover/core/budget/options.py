@@ -16,6 +16,9 @@ from recover.core.budget.version import Version, numbers
 from recover.core.clean import clean
 
 _NEGATIVE = re.compile(r"-\d+$|-\d*\.\d+$")  # argparse takes these for values
+# A variable whose name says that it holds a model, and nothing more.
+_MODEL = re.compile(r"\$\{?\w*(?:model|ckpt|checkpoint)(?:_?(?:path|name|id|dir|tag|repo))?\}?", re.IGNORECASE)
+_TYPESET = re.compile("^[\u2010-\u2015\u2212]|[\u2018-\u201f\u00a0]")  # what word processors make of -, quotes, blanks
 _WHOLE = frozenset({"sglang", "vllm"})  # engines whose tables hold every option
 _POSITIONAL = frozenset({"vllm", "trtllm", "sglang"})  # the model may stand without an option
 _ABBREVIATES = frozenset({"sglang", "vllm", "lmcache"})
@@ -62,6 +65,7 @@ class Word:
     span: tuple[int, int] | None = None
     unclear: str = ""  # why its text is not known: a variable that isn't set here
     many: bool = False  # what is not known may become several words: `$ARGS`, "$@"
+    partial: str = ""  # its text with what is not known left as it is written
 
 
 @functools.cache
@@ -95,18 +99,26 @@ class Read:
 def read_options(engine: str, version: Version | None, words: list[Word], source: str = "command line") -> Read:
     """All options of the engine's own words, in their order. Total: any words give a result."""
     found = Read([], [], [])
-    at = 0
+    at, named = 0, False
     while at < len(words):
         word = words[at]
         at += 1
         if word.unclear:
-            model = engine in _POSITIONAL and not word.many and not found.positional
+            first = engine in _POSITIONAL and not found.positional and not named
+            model = first and (not word.many or _MODEL.fullmatch(word.text) is not None)
+            named = named or model
             found.unresolved.append(Unresolved(clean(word.text, 80), word.unclear, matters=not model))
+        elif _TYPESET.search(word.text.partition("=")[0]):
+            why = "its dash or its quotes are not those of the keyboard: the engine takes it for no option"
+            found.unresolved.append(Unresolved(clean(word.text, 80), why, matters=True))
         elif word.text == "--":
             found.positional += [w.text for w in words[at:]]
             break
         elif not _looks_optional(word.text):
-            found.positional.append(word.text)
+            if (found.positional or named) and engine in _WHOLE:
+                found.unresolved.append(Unresolved(clean(word.text, 80), "it belongs to no option", matters=False))
+            else:
+                found.positional.append(word.text)
         else:
             at = _one(engine, version, words, at, found, source)
     return found

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from recover.core.budget import words
-from recover.core.budget.launch import from_argv, parse, sizing_options, with_value
+from recover.core.budget.launch import from_argv, parse
 from recover.core.budget.model import (
     GB,
     Demand,
@@ -31,6 +31,7 @@ from recover.core.budget.preflight_follow import Tally
 from recover.core.budget.preflight_report import Gathered, Installed, Loading
 from recover.core.budget.proof import Proof, proof_lines, semantics
 from recover.core.budget.ranks import counts
+from recover.core.budget.rewrite import sizing_options, with_value
 from recover.core.budget.sizes import both, decimal
 from recover.core.budget.solve import judge
 from recover.core.budget.table import semantics as row_of

@@ -6,7 +6,7 @@ Sources: sglang `server_args.py` (plain DP multiplies the replicas, attention-DP
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from recover.core.budget.model import Launch, Problem
 from recover.core.budget.sizes import count
@@ -31,16 +31,31 @@ class Counts:
 
 def counts(launch: Launch) -> Counts:
     """Raises Problem for counts that make no sense."""
+    one, copies = _of_one(launch), launch.copies
+    if copies == 1:
+        return one
+    words = f"{one.formula} of each of {copies} servers"
+    return replace(one, on_host=one.on_host * copies, replicas=one.replicas * copies, formula=words)
+
+
+def _of_one(launch: Launch) -> Counts:
     match launch.engine:
         case "sglang":
             return _sglang(launch)
         case "vllm":
             return _vllm(launch)
         case "trtllm":
-            tp, pp = _number(launch, "tp-size"), _number(launch, "pp-size")
-            return Counts(tp, pp, tp * pp, tp * pp, 1, tp, tp * pp, f"tp {tp} x pp {pp} = {tp * pp} ranks")
+            return _trtllm(launch)
         case _:
             return Counts(1, 1, 1, 1, 1, 1, 1, "one process")
+
+
+def _trtllm(launch: Launch) -> Counts:
+    """Without --gpus_per_node all ranks may be here."""
+    tp, pp = _number(launch, "tp-size"), _number(launch, "pp-size")
+    here = min(tp * pp, _number(launch, "gpus-per-node", tp * pp))
+    words = f"tp {tp} x pp {pp} = {tp * pp} ranks" + (f", {here} on each node" if here < tp * pp else "")
+    return Counts(tp, pp, here, here, 1, tp, here, words)
 
 
 def _number(launch: Launch, name: str, default: int = 1) -> int:

@@ -27,7 +27,7 @@ def from_files(
     missing: list[str],
 ) -> Result:
     """The options with those of the files that they and the environment name; `missing` gains what wasn't given."""
-    found: list[Option] = []
+    found: list[Option] = [*_variables(engine, env)]
     unresolved: list[Unresolved] = []
     named = {o.name: o.value for o in options}
     if engine in {"sglang", "vllm"} and named.get("config"):
@@ -39,6 +39,20 @@ def from_files(
     if engine in {"sglang", "vllm"} and lmcache:
         _into(_flat(lmcache, "lmcache.", files, missing), found, unresolved)
     return [*found, *options], unresolved
+
+
+def _variables(engine: str, env: Mapping[str, str]) -> Iterator[Option]:
+    """llama.cpp takes every option from the environment as well; the command line wins (`common/arg.cpp`)."""
+    if engine != "llama.cpp":
+        return
+    for name in ("cache-ram", "model", "load-mode"):
+        variable = f"LLAMA_ARG_{name.replace('-', '_').upper()}"
+        if variable in env:
+            yield Option(name, env[variable], variable, "environment")
+    for name in ("mlock", "no-mmap"):
+        variable = f"LLAMA_ARG_{name.replace('-', '_').upper()}"
+        if env.get(variable, "").lower() in {"1", "true", "on", "enabled"}:
+            yield Option(name, None, variable, "environment")
 
 
 def _into(result: Result, found: list[Option], unresolved: list[Unresolved]) -> None:

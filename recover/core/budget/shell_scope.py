@@ -2,53 +2,112 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-_UNCLEAR = "\0"  # marks a value that a shell would have to compute, with the reason after it
+from recover.core.budget.shell_holes import as_written, hole, why_unclear
+
+_LOOPS = frozenset({"for", "while", "until", "select"})
+_ENDS = {"fi": frozenset({"if"}), "done": _LOOPS, "esac": frozenset({"case"}), "}": frozenset({"{"})}
+_BRACES = re.compile(r"\{(-?\d{1,6})\.\.(-?\d{1,6})\}")
+
+
+@dataclass(slots=True)
+class Block:
+    """A branch, loop, function or subshell around the place that is read. `times`: how often a loop runs, if known.
+
+    `begins`: how many commands had been read before it. `function`: its name, of a function's body.
+    """
+
+    kind: str
+    begins: int
+    times: int | None = None
+    function: str = ""
+
+    @property
+    def loop(self) -> bool:
+        return self.kind in _LOOPS
 
 
 class Scope:
-    """What is set so far. `depth`: branches, loops, functions and subshells around the place that is read."""
+    """What is set so far. `args`: the positional parameters, None where they are given when it runs."""
 
-    def __init__(self, env: Mapping[str, str]) -> None:
+    def __init__(self, env: Mapping[str, str], args: Sequence[str] | None = None) -> None:
         self.values: dict[str, list[str]] = {name: [value] for name, value in env.items()}
-        self.exported: dict[str, str] = {}
+        self.exported: dict[str, None] = {}
         self.branched: dict[str, int] = {}
         self.assumed: list[str] = []
-        self.depth = 0
+        self.blocks: list[Block] = []
+        self.args = args
 
-    def set(self, name: str, value: list[str], line: int, adds: bool = False, *, certain: bool = True) -> None:
-        if self.depth > 0 or not certain:
+    def open(self, kind: str, begins: int, function: str = "") -> None:
+        self.blocks.append(Block(kind, begins, function=function))
+
+    def close(self, word: str) -> Block | None:
+        """What ends with this word; a word that ends nothing here (`a)` in a case) changes nothing."""
+        kinds = _ENDS.get(word, frozenset({"("}))
+        while self.blocks and any(block.kind in kinds for block in self.blocks):
+            found = self.blocks.pop()
+            if found.kind in kinds:
+                return found
+        return None
+
+    def repeats(self, words: Sequence[str] | None) -> None:
+        """The loop that has just begun runs once for each of these words; None: they are not known."""
+        if self.blocks and self.blocks[-1].loop and words is not None:
+            self.blocks[-1].times = sum(_times(word) for word in words)
+
+    def set(self, name: str, value: list[str], line: int, *, certain: bool = True) -> None:
+        if self.blocks or not certain:
             self.branched[name] = line
         else:
             self.branched.pop(name, None)
-        self.values[name] = [*self.values.get(name, []), *value] if adds else value
-        if name in self.exported:
-            self.export(name)
+        self.values[name] = value
+
+    def add(self, name: str, value: list[str], line: int, *, certain: bool = True, array: bool = True) -> None:
+        """`+=`. What may be added or not is a hole at the end of what is known."""
+        if self.blocks or not certain:
+            why = f"it is added to ${name} in a branch or a loop (line {line})"
+            value = [hole(as_written(v), why, many=True) for v in value]
+        before = self.values.get(name, [])
+        self.values[name] = [*before, *value] if array else [" ".join(before) + " ".join(value)]
 
     def unset(self, name: str, why: str) -> None:
-        self.values[name] = [_UNCLEAR + why]
-        self.exported.pop(name, None)
+        self.values[name] = [hole(f"${name}", f"${name}: {why}", many=True)]
 
     def export(self, name: str) -> None:
-        value = self.values.get(name, [])
-        if len(value) == 1 and not value[0].startswith(_UNCLEAR):
-            self.exported[name] = value[0]
+        self.exported[name] = None
 
-    def look(self, name: str, default: str | None, *, quoted: bool, whole: bool) -> tuple[list[str], str]:
-        """The words that an expansion gives, or why they are not known. `whole`: all of an array."""
+    def environment(self) -> list[tuple[str, str]]:
+        """What the commands are given. A value that is not known is a hole."""
+        found = []
+        for name in self.exported:
+            values, why = self.known(name)
+            if values is not None:
+                found.append((name, values[0] if values else ""))
+            elif why:
+                found.append((name, hole(f"${name}", why, many=False)))
+        return found
+
+    def known(self, name: str) -> tuple[list[str] | None, str]:
+        """The values of a variable or an array, or why they are not known; no reason: nothing sets it here."""
         if name in self.branched:
-            return [], f"${name} is set in a branch or a loop (line {self.branched[name]})"
-        values = self.values.get(name)
-        if values is None and default is not None:
-            self.assumed.append(f"${name} is not set: its default {default!r} is taken")
-            values = [default.strip("'\"")]
-        if values is None:
-            return [], f"${name} is not set here"
-        unclear = next((v[1:] for v in values if v.startswith(_UNCLEAR)), None)
-        if unclear is not None:
-            return [], f"${name}: {unclear}"
-        parts = (values if whole else values[:1]) or [""]
-        if not quoted:
-            parts = [word for value in parts for word in value.split()] or [""]
-        return parts, ""
+            return None, f"${name} is set in a branch or a loop (line {self.branched[name]})"
+        return self._positional(name) if name[:1] in "@*" or name.isdigit() else self.values.get(name), ""
+
+    def number(self, name: str) -> str | None:
+        values = self.known(name)[0]
+        return values[0] if values is not None and len(values) == 1 and not why_unclear(values) else None
+
+    def _positional(self, name: str) -> list[str] | None:
+        if self.args is None or any(block.function for block in self.blocks):
+            return None
+        if not name.isdigit():
+            return list(self.args)
+        return [self.args[int(name) - 1]] if 0 < int(name) <= len(self.args) else None
+
+
+def _times(word: str) -> int:
+    found = _BRACES.fullmatch(word)
+    return abs(int(found[2]) - int(found[1])) + 1 if found is not None else 1

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from recover.core.budget.judge import Judged, judged, pool_tokens, verdict, worst
-from recover.core.budget.launch import command_of, with_value
 from recover.core.budget.model import Facts, Fit, Launch, ModelConfig, Option, Safe, Semantics, Verdict
 from recover.core.budget.options import table
+from recover.core.budget.rewrite import command_of, with_value
 from recover.model.reading import Known, Unknown, Why
 
 _MOST = 1 << 52  # of any unit: the search ends below it

@@ -1,6 +1,7 @@
 """A unit file is read by systemd's rules, which are not a shell's: no substitution, specifiers, prefixes of ExecStart.
 
-Source: systemd.service(5) "Command lines", systemd.exec(5) "Environment", systemd.resource-control(5).
+Source: systemd.service(5) "Command lines", systemd.exec(5) "Environment", systemd.resource-control(5);
+podman-systemd.unit(5) for a container's unit (`[Container]`), which is read as the `podman run` that it becomes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from recover.core.budget.model import Problem
 from recover.core.budget.options import Word
 from recover.core.budget.sizes import container_size
 
-_SECTION = re.compile(r"^\s*\[(Unit|Service|Install)\]\s*$", re.MULTILINE)
+_SECTION = re.compile(r"^\s*\[(Unit|Service|Install|Container)\]\s*$", re.MULTILINE)
 _SETTING = re.compile(r"^[ \t]*([A-Za-z]+)[ \t]*=[ \t]*", re.MULTILINE)
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*)|\$)")
 
@@ -24,6 +25,11 @@ class Unit:
     env: dict[str, str] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     memory_limit: int | None = None
+    setting: str = "ExecStart"
+
+
+# Settings of a container's unit that podman gets as options.
+_AS_OPTIONS = {"ShmSize": "--shm-size", "EnvironmentFile": "--env-file", "Entrypoint": "--entrypoint", "Volume": "-v"}
 
 
 def is_unit(text: str) -> bool:
@@ -32,6 +38,8 @@ def is_unit(text: str) -> bool:
 
 def read(text: str, files: Mapping[str, str]) -> Unit:
     """Raises Problem for broken quoting, with its place."""
+    if re.search(r"^\s*\[Container\]\s*$", text, re.MULTILINE) is not None:
+        return _container(text)
     unit = Unit()
     lines: list[tuple[int, int]] = []
     for name, start in _settings(text):
@@ -51,6 +59,30 @@ def read(text: str, files: Mapping[str, str]) -> Unit:
                 unit.memory_limit = min(limit, unit.memory_limit or limit)
     for line, start in lines:
         unit.starts.append((line, _words(text, _after_prefix(text, start), unit.env)))
+    return unit
+
+
+def _container(text: str) -> Unit:
+    """A Quadlet as the `podman run` that it becomes."""
+    unit = Unit(setting="Exec")
+    options: list[Word] = []
+    image: list[Word] = []
+    command: list[Word] = []
+    line = 1
+    for name, start in _settings(text):
+        words = _words(text, start, {}) if name in {"Image", "Exec", "Environment", "PodmanArgs", *_AS_OPTIONS} else []
+        if name == "Image":
+            image, line = words[:1], text.count("\n", 0, start) + 1
+        elif name == "Exec":
+            command, line = words, text.count("\n", 0, start) + 1
+        elif name == "Environment":
+            options += [part for word in words for part in (Word("-e"), word)]
+        elif name == "PodmanArgs":
+            options += words
+        elif name in _AS_OPTIONS and words:
+            options += [Word(_AS_OPTIONS[name]), words[0]]
+    if image:
+        unit.starts.append((line, [Word("podman"), Word("run"), *options, *image, *command]))
     return unit
 
 
@@ -153,13 +185,13 @@ def _word(text: str, at: int, end: int, env: Mapping[str, str], words: list[Word
 
 def _expanded(value: str, span: tuple[int, int] | None, env: Mapping[str, str]) -> list[Word]:
     if re.search(r"%[a-zA-Z]", value.replace("%%", "")) and not value.startswith("{"):
-        return [Word(value, None, "a specifier of systemd's stands in it")]
+        return [Word(value, None, "a specifier of systemd's stands in it", partial=value)]
     names = [m[1] or m[2] for m in _VARIABLE.finditer(value) if m[1] or m[2]]
     if not names and "$$" not in value and "%%" not in value:
         return [Word(value, span)]
     unset = next((n for n in names if n not in env), None)
     alone = re.fullmatch(r"\$[A-Za-z_]\w*", value) is not None  # only then does systemd split it into words
     if unset is not None:
-        return [Word(value, None, f"${unset} is not set in this unit", many=alone)]
+        return [Word(value, None, f"${unset} is not set in this unit", many=alone, partial=value)]
     text = _VARIABLE.sub(lambda m: env[m[1] or m[2]] if m[1] or m[2] else "$", value).replace("%%", "%")
     return [Word(part) for part in text.split()] if alone else [Word(text)]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from recover.core.budget.launch import command_of, from_argv, parse, with_value
+from recover.core.budget.launch import from_argv, parse
 from recover.core.budget.model import GIB, Launch, Problem
+from recover.core.budget.rewrite import command_of, with_value
 from recover.core.budget.version import version
 
 SCRIPT = r"""#!/usr/bin/env bash

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recover.core.budget.bytes_per_token import per_token, read_config
-from recover.core.budget.launch import from_argv, parse, with_value
+from recover.core.budget.launch import from_argv, parse
 from recover.core.budget.model import GB, GIB, Facts, Fit, Launch, ModelConfig, Problem, Shm
 from recover.core.budget.options import Word, read_options
+from recover.core.budget.rewrite import with_value
 from recover.core.budget.sizes import size
 from recover.core.budget.solve import judge
 from recover.core.budget.table import NEWEST, ROWS, ruling
