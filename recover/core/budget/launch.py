@@ -18,7 +18,7 @@ from recover.core.budget.containers import find, image_version
 from recover.core.budget.model import Launch, Problem, Unresolved
 from recover.core.budget.options import Word, read_options
 from recover.core.budget.shell import Command, Lexer
-from recover.core.budget.shell_holes import as_written, why_unclear
+from recover.core.budget.shell_holes import as_written, plain, why_unclear
 from recover.core.budget.version import Version
 from recover.core.clean import clean
 
@@ -89,6 +89,7 @@ class _Reader:
 
     def document(self, text: str, env: Mapping[str, str], depth: int = 0) -> list[Launch]:
         """A text of whatever kind."""
+        text = plain(text)
         match _kind(text):
             case "unit":
                 return self._unit(text)
