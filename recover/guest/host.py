@@ -7,7 +7,7 @@ of a device that sleeps: reading would wake it, and a dead one never comes back 
 import os
 import re
 
-from recover.guest import procs
+from recover.guest import numa, procs
 from recover.guest.child import Child, collect
 from recover.guest.system import parse_kmsg, ring_buffer
 from recover.guest.wire import Limit, at, emit, gap, guarded, listdir, read_or, uptime
@@ -302,6 +302,7 @@ def look(request: "dict[str, Any]") -> "dict[str, Any]":
     guarded("holders", lambda: emit("holders", list=holders()))
     guarded("reservations", lambda: emit("reservations", list=reservations()))
     guarded("qemu", lambda: emit("qemu", pids=qemu_pids(vmid)))
+    guarded("hugepages", numa.tell)
     guarded("host-gpus", _gpus)
     if request.get("container"):
         guarded("container", _container, vmid, int(request.get("init_pid") or 0))

@@ -76,6 +76,17 @@ class HostGpu:
 
 
 @dataclass(frozen=True, slots=True)
+class HugePages:
+    """One size on one NUMA node. `surplus`: of those in use, how many leave the pool when they are let go."""
+
+    node: int
+    kib: int
+    all: int
+    free: int
+    surplus: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class CtProcess:
     """A process of the container, by its number on the node and its number inside."""
 
@@ -104,6 +115,7 @@ class Host:
     qemu: tuple[int, ...] = ()
     gpus: tuple[HostGpu, ...] = ()
     container: tuple[CtProcess, ...] = ()
+    hugepages: tuple[HugePages, ...] = ()
     init_start: int = 0  # of the container's init
     complete: bool = True
     gaps: tuple[str, ...] = field(default=())

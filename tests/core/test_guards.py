@@ -9,14 +9,17 @@ import pytest
 from recover.core.guards import GUARDS, Context, refusal
 from recover.core.identity import identity, same_uuid
 from recover.model.contact import Failure
+from recover.model.gpu import NOT_ASKED
 from recover.model.guest import Marker, Mute
-from recover.model.hypervisor import GuestKind, Neighbour, Task
+from recover.model.host import HugePages
+from recover.model.hypervisor import GuestKind, Neighbour, NumaNode, Task
 from recover.model.process import Health
 from recover.model.reading import Known, Unknown, Why
 from recover.model.snapshot import IdentityProof
 from recover.model.verdict import Scope
 from recover.steps.table import ALL_STEPS
 from tests.core import builders as b
+from tests.steps import looks
 from tests.steps.looks import group, pci, vm
 
 DENIED = Unknown(Why.DENIED, "403")
@@ -153,8 +156,8 @@ def test_somebody_else_is_at_work(tasks, guard):
         ({"config": DENIED}, "config"),
         ({"neighbours": DENIED}, "shared-device"),
         ({"qmpstatus": DENIED}, "qmpstatus"),
-        *[({"qmpstatus": Known(s)}, "qmpstatus") for s in ("io-error", "paused", "suspended", "prelaunch")],
-        *[({"qmpstatus": Known(s)}, "") for s in ("running", "internal-error")],
+        *[({"qmpstatus": Known(s)}, "qmpstatus") for s in ("io-error", "paused", "suspended", "prelaunch", "save-vm")],
+        *[({"qmpstatus": Known(s)}, "") for s in ("running", "internal-error", "guest-panicked", "watchdog")],
     ],
 )
 def test_what_proxmox_says(changes, guard):
@@ -204,6 +207,26 @@ def test_huge_pages_that_a_stop_gives_back_must_be_found_again():
     assert named(look({"hugepages": "1024", "keeps_hugepages": True})) == ""
     assert named(look({"hugepages": "1024"}), approved=Scope.VM) == ""
     assert named(look({"hugepages": "1024"}), ALL_STEPS["reset-vm"]) == ""
+
+
+def test_huge_pages_are_asked_for_unless_the_nodes_own_pools_are_seen_to_have_them():
+    nodes = tuple(NumaNode(b.RAM_MIB // 2, n, bound=True) for n in (0, 1))
+    seen = look({"hugepages": "1024", "numa": True, "numa_nodes": nodes})
+    pages = b.RAM_MIB // 2048
+    pools = [HugePages(n, 1 << 20, pages, 0, 0) for n in (0, 1)]
+    for host, missing in (
+        (NOT_ASKED, (0, 1)),
+        (Known(looks.node()), (0, 1)),
+        (Known(looks.node(hugepages=tuple(pools))), ()),
+        (Known(looks.node(hugepages=(pools[0], replace(pools[1], surplus=3)))), (1,)),
+    ):
+        found = refusal(replace(seen, host=host), CYCLE, Context())
+        if not missing:
+            assert found is None
+            continue
+        assert found.guard == "hugepages" and "--approve vm" in found.lift
+        assert [n for n in (0, 1) if f"{pages} of 1 GiB on NUMA node {n}" in found.why] == list(missing), found
+    assert named(look({"hugepages": "1024", "numa": True, "plugs_memory": True})) == "hugepages"
 
 
 @pytest.mark.parametrize(

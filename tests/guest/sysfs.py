@@ -73,6 +73,12 @@ class Node:
         with self.log.open("a") as log:
             log.write(f"4,{self._usec},{self._usec},-;{text}\n")
 
+    def huge_pages(self, node: int, kib: int, **counts: int | str) -> None:
+        folder = self.root / f"sys/devices/system/node/node{node}/hugepages/hugepages-{kib}kB"
+        folder.mkdir(parents=True)
+        for name, count in counts.items():
+            (folder / f"{name}_hugepages").write_text(f"{count}\n")
+
     def reserve(self, *lines: str) -> None:
         (self.root / "run/qemu-server/pci-id-reservations").write_text("".join(line + "\n" for line in lines))
 

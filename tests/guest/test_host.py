@@ -67,6 +67,18 @@ def test_a_node_is_told_with_every_python(node: Node, agent: Callable[..., Repor
     assert host.boot_id == BOOT and host.root == (os.geteuid() == 0)
 
 
+def test_huge_pages_of_each_numa_node_are_told(node: Node, agent: Callable[..., Report]) -> None:
+    node.huge_pages(0, 1 << 20, nr=224, free=4, surplus=220)
+    node.huge_pages(1, 1 << 20, nr=230, free=10, surplus=0)
+    node.huge_pages(1, 2048, nr=0, free=0, surplus=0)
+    node.huge_pages(2, 2048, nr="what?", free=1, surplus=0)
+    host = read_host(agent("host_look", vmid=VMID, addresses=[], root=str(node.root)), "pve1")
+    assert host is not None and host.complete
+    assert sorted((p.node, p.kib, p.all, p.free, p.surplus) for p in host.hugepages) == [
+        (0, 1 << 20, 224, 4, 220), (1, 2048, 0, 0, 0), (1, 1 << 20, 230, 10, 0),
+    ]  # fmt: skip
+
+
 def test_a_dead_device_and_a_sleeping_one(node: Node, agent: Callable[..., Report]) -> None:
     node.function("0000:43:00.0", PORT2, group=22, config=DEAD)
     node.function("0000:44:00.0", PORT2, group=23, config=DEAD, runtime="suspended")

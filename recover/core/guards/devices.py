@@ -7,6 +7,7 @@ from recover.model.act import Refuse
 from recover.model.hypervisor import GuestKind, VmConfig
 from recover.model.reading import Known, Unknown
 from recover.steps.common import FRAGILE
+from recover.steps.hugepages import short, wanted
 from recover.steps.startable import open_question
 
 
@@ -78,9 +79,9 @@ def protection(case: Case) -> Refuse | None:
 
 
 def hugepages(case: Case) -> Refuse | None:
-    """A stop frees huge pages and a start must find them again, of the same size on the same NUMA nodes.
+    """A stop lets huge pages go and a start must find them again, of the same size on the same NUMA nodes.
 
-    qemu-server, QemuServer/Memory.pm, hugepages_allocate: `hugepage allocation failed` where memory is in pieces.
+    Only the node's root shell shows its pools (/sys/devices/system/node): what is in them is sure, the rest is not.
     """
     hypervisor, approved = hypervisor_of(case), case.context.approved
     assert isinstance(hypervisor.config, Known)  # config comes first
@@ -90,9 +91,13 @@ def hugepages(case: Case) -> Refuse | None:
         return None
     if approved is not None and approved >= case.step.scope:
         return None
-    size = {"2": "2 MiB", "1024": "1 GiB"}.get(seen.hugepages, "any size")
-    gib = seen.memory_mib // 1024
-    why = f"its {gib} GiB are in huge pages ({size}): the stop frees them, and the start may not find them"
+    needs, host = wanted(seen), case.snapshot.host
+    why = f"its {seen.memory_mib // 1024} GiB are in huge pages: the stop frees them, and the start may not find them"
+    if needs is not None:
+        missing = short(needs, host.value.hugepages) if isinstance(host, Known) else needs
+        if not missing:
+            return None
+        why += f" ({', '.join(map(str, missing))})"
     return Refuse(
         "hugepages", why, f"set keephugepages: 1 for it, or accept that with --approve {case.step.scope.word}"
     )

@@ -6,7 +6,7 @@ import re
 
 from recover.core.read.report import Report
 from recover.core.read.rows import Row
-from recover.model.host import Bridge, CtProcess, Holder, Host, HostGpu, PciFunction, Reservation
+from recover.model.host import Bridge, CtProcess, Holder, Host, HostGpu, HugePages, PciFunction, Reservation
 from recover.model.reading import Known, Reading, Unknown, Why
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -50,6 +50,11 @@ def read_host(report: Report, node: str) -> Host | None:
             CtProcess(row.number("pid"), row.number("start"), row.number("ns_pid"), row.text("comm", limit=30),
                       row.text("state", limit=2))
             for row in report.table("container")
+        ),
+        hugepages=tuple(
+            HugePages(row.number("node", -1), row.number("kib"), row.number("all"), row.number("free"),
+                      row.number("surplus"))
+            for row in report.table("hugepages")
         ),
         init_start=container.number("init_start") if container is not None else 0,
         complete=not missing,

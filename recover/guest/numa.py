@@ -1,0 +1,26 @@
+"""What a Proxmox node's NUMA nodes have of huge pages: plain counters of sysfs, read and never written.
+
+Documentation/admin-guide/mm/hugetlbpage.rst: surplus pages go back to the kernel when they are let go, not to the pool.
+"""
+
+import re
+
+from recover.guest.wire import at, emit, listdir, read_or
+
+NODES = "/sys/devices/system/node"
+_NODE, _SIZE = re.compile(r"^node(\d+)$"), re.compile(r"^hugepages-(\d+)kB$")
+
+
+def tell() -> None:
+    rows = []
+    for name in listdir(at(NODES)):
+        node = _NODE.match(name)
+        folder = "%s/%s/hugepages" % (at(NODES), name)
+        for pool in listdir(folder) if node else []:
+            size = _SIZE.match(pool)
+            counts = {key: read_or("%s/%s/%s_hugepages" % (folder, pool, key)).strip()
+                      for key in ("nr", "free", "surplus")}  # fmt: skip
+            if node and size and all(count.isdigit() for count in counts.values()):
+                rows.append({"node": int(node.group(1)), "kib": int(size.group(1)), "all": int(counts["nr"]),
+                             "free": int(counts["free"]), "surplus": int(counts["surplus"])})  # fmt: skip
+    emit("hugepages", list=rows)
