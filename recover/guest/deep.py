@@ -9,7 +9,7 @@ import re
 import time
 
 from recover.guest.child import Child, collect
-from recover.guest.handles import Nodes, Sockets, drm_of_gpus
+from recover.guest.handles import Nodes, connect, drm_of_gpus, network, targets
 from recover.guest.procs import live_threads, stat, threads
 from recover.guest.redact import redact
 from recover.guest.wire import Limit, emit, gap, small
@@ -33,15 +33,14 @@ _ARGS_CAP = 16384
 _WEIGHTY_KIB = 65536  # a smaller one loads no weights
 
 
-def inspect(pid: int, nodes: Nodes, sockets: Sockets, known: "dict[str, Any]") -> "Optional[dict[str, Any]]":
+def inspect(pid: int, nodes: Nodes, known: "dict[str, Any]") -> "Optional[dict[str, Any]]":
     """One process in depth; of a dead leader, through its first live thread (its own fd folder is empty).
 
     `known`: its row in the table. What is empty is not told.
     """
     base = path = "/proc/%d" % pid
     row = {"pid": pid, "start": known["start"]}  # type: dict[str, Any]
-    names = [] if known["state"] in "ZX" else os.listdir(path + "/fd")
-    if not names:  # it is, or has become, a zombie; or it has closed all
+    if known["state"] in "ZX" or not _files(row, path, nodes):  # or it has become a zombie; or it has closed all
         seen = stat(base)
         if seen is None:
             return None
@@ -51,12 +50,9 @@ def inspect(pid: int, nodes: Nodes, sockets: Sockets, known: "dict[str, Any]") -
             if not alive:
                 return row
             path = "%s/task/%d" % (base, alive[0][0])
-            names = os.listdir(path + "/fd")
-    links = _files(row, path, names, nodes)
-    if links:
-        _sockets(row, links, *sockets.of(pid))
+            _files(row, path, nodes)
     row["argv"] = redact(_argv(path))
-    if not known.get("plain") or len(row) > 3:
+    if not known.get("plain") or "holds" in row or "shm" in row:
         _maps(row, path)
     if row.get("holds") or known.get("rss", 0) >= _WEIGHTY_KIB:
         row["io"] = _io(path)
@@ -94,47 +90,27 @@ def _argv(path: str) -> "list[str]":
     return text.split("\0") if text else []
 
 
-def _files(row: "dict[str, Any]", path: str, names: "list[str]", nodes: Nodes) -> "list[int]":
-    """What the open files say; gives the inodes of its sockets."""
+def _files(row: "dict[str, Any]", path: str, nodes: Nodes) -> int:
+    """What the open files say; gives how many there are. Its sockets are looked up later, for all at once."""
     holds, shm, inodes = set(), set(), []
-    for name in names:
-        link = "%s/fd/%s" % (path, name)
-        try:
-            target = os.readlink(link)
-        except OSError:
-            continue
+    files = targets(path + "/fd")
+    for name, target in files:
         if target.startswith("socket:["):
             inodes.append(int(target[8:-1]))
         elif target.startswith("/dev/") and target != "/dev/null":
-            node = nodes.name(target, link)
+            node = nodes.name(target, "%s/fd/%s" % (path, name))
             if node is not None:
                 holds.add(node)
             elif target.startswith("/dev/shm/"):
                 shm.add(target)
+    if inodes:
+        row["sockets"] = inodes
+        row["net"] = network(path)
     if holds:
         row["holds"] = holds
     if shm:
         row["shm"] = shm
-    return inodes
-
-
-def _sockets(
-    row: "dict[str, Any]", inodes: "list[int]", table: "dict[int, tuple[str, str, int, str]]", here: "set[str]"
-) -> None:
-    listens, peers = {}, set()
-    for inode in inodes:
-        entry = table.get(inode)
-        if entry is None:
-            continue
-        state, address, port, remote = entry
-        if state == "0A":
-            listens[port] = address
-        elif state == "01" and remote not in here and not remote.startswith("127.") and remote != "::1":
-            peers.add(remote)
-    if listens:
-        row["listens"] = sorted(listens.items())
-    if peers:
-        row["peers"] = sorted(peers)[:256]
+    return len(files)
 
 
 _MAPPED = re.compile(
@@ -202,19 +178,19 @@ class Share:
         return [pid for pid in left if pid == last] + [pid for pid in left if pid != last]
 
     def _job(self, say: "Say") -> None:
-        sockets, batch, told = Sockets(), [], time.monotonic()
+        batch, told = [], time.monotonic()
         for pid in self.pids:
             self._now[:4] = pid.to_bytes(4, "little")
-            batch.append(self._read(pid, sockets))
+            batch.append(self._read(pid))
             now = time.monotonic()
             if len(batch) == _BATCH or now - told > _A_BATCH_S:
                 say(batch)
                 batch, told = [], now
         say(batch)
 
-    def _read(self, pid: int, sockets: Sockets) -> "dict[str, Any]":
+    def _read(self, pid: int) -> "dict[str, Any]":
         try:
-            row = inspect(pid, self._nodes, sockets, self._rows[pid])
+            row = inspect(pid, self._nodes, self._rows[pid])
             return row or {"pid": pid, "why": "absent", "detail": "ended meanwhile"}
         except PermissionError as error:
             return {"pid": pid, "why": "denied", "detail": str(error)}
@@ -232,10 +208,11 @@ class Early:
         self._nodes = None  # type: Optional[Nodes]
 
     def begin(self, rows: "dict[int, dict[str, Any]]") -> None:
-        if len(self.shares) == _READERS or len(os.sched_getaffinity(0)) < 2:
+        processors = len(os.sched_getaffinity(0))
+        if processors < 2 or len(self.shares) == min(_READERS, processors):
             return
         self._nodes = self._nodes or Nodes([{"drm": drm_of_gpus()}])
-        pids = [pid for pid, row in rows.items() if not row["kernel"] and not _stuck(row)]
+        pids = [pid for pid, row in rows.items() if not row["kernel"] and not row.get("ours") and not _stuck(row)]
         self.shares.append(Share(pids, rows, self._nodes))
 
 
@@ -267,6 +244,7 @@ def scan(
     for pid in rest:
         found[pid] = {"pid": pid, "why": "timeout", "detail": "no time was left for it"}
     found = {pid: row for pid, row in found.items() if not rows.get(pid, {}).get("ours")}
+    connect(found)
     _tell(found)
     return found
 

@@ -9,9 +9,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Optional
 
+_NAME = NAME.decode("ascii")
 _KTHREAD = 0x00200000  # PF_KTHREAD
 _KILL = 1 << 8  # SIGKILL in SigPnd and ShdPnd
-_BATCH, _PART = 200, 1000
+_BATCH, _PART = 200, 1400
 
 
 def pids() -> "list[int]":
@@ -94,32 +95,47 @@ def describe(pid: int) -> "Optional[dict[str, Any]]":
         if alive:
             memory = _small_or("%s/task/%d/status" % (path, alive[0][0]))
             row["thread_states"] = "".join(sorted({state for _, state, _ in alive}))
-    for short, name in _MEMORY:
-        kib = _field(memory, name)
-        if kib:
-            row[short] = _number(kib[0])
+    row["plain"] = _sizes(row, memory)
     row["uid"] = _number((_field(known, b"\nUid:") or [b"0"])[0])
-    pending = [_field(memory, b"\nSigPnd:"), _field(known, b"\nShdPnd:")]
-    row["kill_pending"] = any(_hex(words[0]) & _KILL for words in pending if words)
+    row["kill_pending"] = not (known is memory and _NOTHING_PENDING in known) and _kill_pending(memory, known)
     row["ns_pids"] = [_number(word) for word in _field(known, b"\nNSpid:")]
     row["cgroup"] = _cgroup(path)
-    row["plain"] = _plain(memory)
     return row
-
-
-_MEMORY = (("rss", b"\nVmRSS:"), ("anon", b"\nRssAnon:"), ("shmem", b"\nRssShmem:"), ("huge", b"\nHugetlbPages:"))
 
 
 # A process that has loaded libcuda.so.1 (20 MB and more on disk, hundreds of GB reserved) has a larger address space.
 _NO_CUDA_KIB = 8192
+# In the order of the file: each is looked for behind the one before.
+_SIZES = (("", b"\nVmSize:"), ("rss", b"\nVmRSS:"), ("anon", b"\nRssAnon:"), ("shmem", b"\nRssShmem:"), ("", b"\nVmSwap:"),
+          ("huge", b"\nHugetlbPages:"))  # fmt: skip
 
 
-def _plain(memory: bytes) -> bool:
-    """Whether its mappings can say nothing: too small for CUDA, and no page of shared memory, in RAM or swapped."""
-    sizes = [_field(memory, name) for name in (b"\nVmSize:", b"\nRssShmem:", b"\nHugetlbPages:", b"\nVmSwap:")]
-    if not sizes[0] or not sizes[1]:  # RssShmem: since Linux 4.5
-        return False
-    return _number(sizes[0][0]) < _NO_CUDA_KIB and not any(_number(words[0]) for words in sizes[1:] if words)
+def _sizes(row: "dict[str, Any]", text: bytes) -> bool:
+    """Memory in KiB, into its row; gives whether its mappings can say nothing.
+
+    That is, it is too small for CUDA, and has no page of shared memory, in RAM or swapped.
+    """
+    at, found = 0, []
+    for short, name in _SIZES:
+        there = text.find(name, at)
+        if there < 0:
+            found.append(-1)
+            continue
+        at = there + len(name)
+        kib = _number(text[at : text.find(b" kB", at)].strip())
+        found.append(kib)
+        if short:
+            row[short] = kib
+    size, _, _, shmem, swap, huge = found  # RssShmem: since Linux 4.5
+    return 0 <= size < _NO_CUDA_KIB and shmem == 0 and swap <= 0 and huge <= 0
+
+
+_NOTHING_PENDING = b"\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000000\n"
+
+
+def _kill_pending(memory: bytes, known: bytes) -> bool:
+    pending = [_field(memory, b"\nSigPnd:"), _field(known, b"\nShdPnd:")]
+    return any(_hex(words[0]) & _KILL for words in pending if words)
 
 
 def _small_or(path: str) -> bytes:
@@ -153,9 +169,19 @@ def _wchan(path: str) -> str:
     return _small_or(path + "/wchan").strip(b"0\n").decode("ascii", "replace")
 
 
+_CGROUPS = {}  # type: dict[bytes, str]
+
+
 def _cgroup(path: str) -> str:
-    """The unified path, else systemd's own hierarchy, else the deepest of the others."""
-    text = _small_or(path + "/cgroup").decode("utf-8", "surrogateescape")
+    """The unified path, else systemd's own hierarchy, else the deepest of the others. Many processes share one file."""
+    data = _small_or(path + "/cgroup")
+    found = _CGROUPS.get(data)
+    if found is None:
+        found = _CGROUPS[data] = _deepest(data.decode("utf-8", "surrogateescape"))
+    return found
+
+
+def _deepest(text: str) -> str:
     best = ""
     for line in text.splitlines():
         parts = line.split(":", 2)
@@ -179,38 +205,42 @@ def ancestors(rows: "dict[int, dict[str, Any]]", pid: int) -> "set[int]":
 def ours(rows: "dict[int, dict[str, Any]]") -> "set[int]":
     """The probe, what is above it (its sshd), its children, and children that earlier looks had to abandon."""
     found = ancestors(rows, os.getpid()) | set(STARTED)
-    name = NAME.decode("ascii")
-    return found | {pid for pid, row in rows.items() if row["comm"] == name and row["uid"] == os.geteuid()}
+    return found | {pid for pid, row in rows.items() if _left_by_us(row)}
+
+
+def _left_by_us(row: "dict[str, Any]") -> bool:
+    return row["comm"] == _NAME and row["uid"] == os.geteuid()
 
 
 # What a reader takes for granted is not told.
-_USUAL = {"kernel": False, "kill_pending": False, "ours": False, "threads": 1, "tty": 0, "uid": 0}
+_USUAL = {"kernel": False, "kill_pending": False, "ours": False, "threads": 1, "tty": 0, "uid": 0, "shmem": 0, "ticks": 0}
+_OWN = ("plain", "huge")  # for the agent itself
 
 
 def _told(row: "dict[str, Any]") -> "dict[str, Any]":
-    told = {key: value for key, value in row.items() if key != "plain" and _USUAL.get(key, _told) != value}
+    told = {key: value for key, value in row.items() if _USUAL.get(key, _told) != value and key not in _OWN}
     if len(row["ns_pids"]) <= 1:
         del told["ns_pids"]
     return told
 
 
 def table(ready: "Optional[Callable[[dict[int, dict[str, Any]]], None]]" = None) -> "dict[int, dict[str, Any]]":
-    """All processes, told in batches. `ready` gets the rows of each large part as soon as they are read."""
+    """All processes, told in batches. `ready` gets the rows of each large part as soon as they are read and told."""
     rows, part = {}, {}  # type: dict[int, dict[str, Any]], dict[int, dict[str, Any]]
+    mine = ours({})
+    told = []
     for pid in pids():
         row = describe(pid)
-        if row is not None:
-            rows[pid] = part[pid] = row
-        if len(part) == _PART and ready is not None:
-            ready(part)
-            part = {}
-    mine = ours(rows)
-    told = []
-    for pid, row in sorted(rows.items()):
-        row["ours"] = pid in mine
+        if row is None:
+            continue
+        row["ours"] = pid in mine or _left_by_us(row)
+        rows[pid] = part[pid] = row
         told.append(_told(row))
         if len(told) == _BATCH:
             emit("procs", list=told)
             told = []
+            if len(part) >= _PART and ready is not None:
+                ready(part)
+                part = {}
     emit("procs", list=told, last=True)
     return rows

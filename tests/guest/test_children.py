@@ -26,7 +26,7 @@ def lines(capfd):
 
 
 def stuck_on(*pids):
-    def inspect(pid, nodes, sockets, known):
+    def inspect(pid, nodes, known):
         if pid in pids:
             time.sleep(600)
         return {"pid": pid, "start": 1, "holds": []}

@@ -10,6 +10,7 @@ import pytest
 from recover.core.read.agent import read_guest
 from recover.edge.probe import ask
 from recover.edge.shell.local import LocalShell
+from recover.guest import handles
 from recover.model.guest import Guest
 from recover.model.process import Process
 from recover.model.reading import Known
@@ -88,10 +89,22 @@ def test_hostile_comm_does_not_shift_the_fields(start):
     assert seen.ppid == os.getpid() and seen.comm == "a) R 1 1 (b"
 
 
-def test_ports_are_known(start):
-    code = "import socket\ns=socket.socket()\ns.bind(('127.0.0.1',0))\ns.listen()\n" + PLAIN
+@pytest.mark.parametrize("ends", [("AF_INET", "127.0.0.1"), ("AF_INET6", "::1")])
+def test_ports_are_known(start, ends):
+    """Planted: a table of IPv6 that is taken for empty."""
+    code = f"import socket\ns=socket.socket(socket.{ends[0]})\ns.bind(('{ends[1]}',0))\ns.listen()\n" + PLAIN
     child = start(code)
     assert len(processes(look())[child.pid].listens) == 1
+
+
+@pytest.mark.parametrize("numbers", [(), (3, 4, 5), (7,), tuple(range(3, 40)), (3, 4, 900)])
+def test_every_open_file_is_seen_whatever_its_number(start, numbers):
+    """Planted: the lowest numbers taken for all of them, where the kernel tells only their count."""
+    child = start(f"import os\nfor n in {numbers}: os.dup2(0, n)\n" + PLAIN)
+    folder = f"/proc/{child.pid}/fd"
+    there = {name: os.readlink(f"{folder}/{name}") for name in os.listdir(folder)}
+    assert dict(handles.targets(folder)) == there
+    assert len(there) == 3 + len(numbers)
 
 
 @pytest.mark.lab
