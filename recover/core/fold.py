@@ -100,6 +100,7 @@ def _opened(history: History, entry: record.Opened) -> History:
         unsure_since=None,
         prompt_s=0.0,
         disruptions=0,
+        worst_case_s=0.0,
         closed=None,
         duties=tuple(replace(d, tries=0, tried_at=None, final=False) for d in history.duties),
         tried_since_open=False,
@@ -127,10 +128,19 @@ def _saw(history: History, entry: record.Saw) -> History:
         voided=history.voided
         + tuple((k, w) for k, w in settled.items() if any(d.duty.key == k for d in history.duties)),
         unsure_since=unsure,
-        derived_deadline_s=max(history.derived_deadline_s, _worst_case(entry)),
+        derived_deadline_s=_derived(history, entry),
+        worst_case_s=max(history.worst_case_s, _worst_case(entry)),
         own_acts=history.own_acts if mark is None else _closed_spans(history.own_acts, mark),
         reboot=history.reboot if mark is None or _same_boot(history.reboot, mark) else None,
     )
+
+
+def _derived(history: History, saw: record.Saw) -> float:
+    """Time for the whole ladder from the look that first offered it: what had to be waited for before is not spent."""
+    worst = _worst_case(saw)
+    if worst <= history.worst_case_s or history.opened is None:
+        return history.derived_deadline_s
+    return max(history.derived_deadline_s, saw.at - history.opened.at - history.prompt_s + worst)
 
 
 def _boot(history: History) -> str:

@@ -13,10 +13,11 @@ from urllib.parse import urlsplit
 from recover.core import engines
 from recover.core.engines import BY_NAME, OTHER
 from recover.core.groups import with_health
-from recover.core.kinship import Part, storage_wait
+from recover.core.kinship import Part
 from recover.core.look import Look, Watch, age_s, gib, watch
 from recover.core.owners import container_of
 from recover.core.ranks import dead_by_its_own, hung_finding, kept, rank_watch, rank_words
+from recover.core.waits import frozen, storage_wait
 from recover.model.process import Group, Health, Rank, ServerAnswer
 from recover.model.reading import Known
 
@@ -53,6 +54,8 @@ def _judge(look: Look, group: Group) -> Judged:
     if dead := dead_by_its_own(look, group, parts):
         return Judged(Health.DEAD, dead)
     serves = BY_NAME.get(group.engine, OTHER).serves
+    if held_by_others := _frozen(parts):
+        return Judged(Health.LIVE, held_by_others)
     judged = _by_answer(look, group, parts) if serves else Judged(Health.LIVE, "no health question is known for it")
     judged = _unless_compiling(look, parts, judged) if serves else judged
     held = kept(look, group, parts) if judged.health is Health.LIVE else ""
@@ -71,6 +74,14 @@ def _judge(look: Look, group: Group) -> Judged:
     if look.ripe(ranks.symptom):
         return Judged(Health.DEAD, rank_words(group, parts), (*judged.watches, ranks))
     return replace(judged, watches=(*judged.watches, ranks))
+
+
+def _frozen(parts: tuple[Part, ...]) -> str:
+    """A server that somebody stopped on purpose answers nobody, and is not hung."""
+    core = [p.process for p in parts if p.rank in (Rank.MAIN, Rank.WORKER) or not p.named]
+    stopped = next((p for p in core if frozen(p)), None)
+    how = "" if stopped is None else "stopped or traced" if stopped.state in "Tt" else "frozen with its control group"
+    return f"pid {stopped.pid} ({stopped.comm}) is {how}: somebody holds it" if stopped is not None else ""
 
 
 def _unless_compiling(look: Look, parts: tuple[Part, ...], judged: Judged) -> Judged:

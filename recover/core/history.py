@@ -58,6 +58,7 @@ class History:
     prompt_s: float = 0.0
     disruptions: int = 0
     derived_deadline_s: float = 0.0
+    worst_case_s: float = 0.0  # of the longest ladder that was offered so far; only a longer one moves the deadline
     own_acts: tuple[OwnActs, ...] = ()
     ended: frozenset[tuple[str, str]] = frozenset()
     evidence: str = ""
@@ -101,6 +102,7 @@ class History:
             owed_vm=any(isinstance(d.duty.do, StartVm) for d in self.duties),
             tries=len(self.attempts),
             reboot=self.reboot,
+            gpus=tuple((g.uuid, g.bus_id) for g in self.first.vitals.gpus) if self.first is not None else (),
         )
 
     def due(self, due: Due) -> tuple[OpenDuty, ...]:

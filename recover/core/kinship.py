@@ -24,7 +24,7 @@ STORAGE = re.compile(
     r"wait_on_commit|afs_|p9_client|v9fs_|gfs2_|ocfs2_|beegfs|weka)",
 )
 # A page of a mapped file on its way from whatever storage: how weights are read that are mapped.
-_PAGE_WAIT = re.compile(r"^(folio_wait_bit|wait_on_page_|__lock_page|__folio_lock|io_schedule|filemap_)")
+PAGE_WAIT = re.compile(r"^(folio_wait_bit|wait_on_page_|__lock_page|__folio_lock|io_schedule|filemap_)")
 _DRIVER_WAIT = re.compile(r"nvidia|uvm_|^rm_|^os_acquire|^nv_", re.IGNORECASE)
 
 
@@ -95,19 +95,6 @@ def holds_gpu(process: Process) -> bool:
 def driver_wait(process: Process) -> str:
     """The function of the NVIDIA driver in which a task of it waits, or nothing."""
     return next((w for w in (process.wchan, *process.thread_wchans) if _DRIVER_WAIT.search(w)), "")
-
-
-def storage_wait(process: Process) -> str:
-    """The function in which a task waits for data from storage, or nothing."""
-    if process.state != "D" and not process.dead_leader:
-        return ""
-    waits = (process.wchan, *process.thread_wchans)
-    return next((w for w in waits if STORAGE.search(w) or _PAGE_WAIT.search(w)), "")
-
-
-def network_wait(process: Process) -> bool:
-    """Whether a task of it waits for a file server: no restart of the guest brings that back."""
-    return any(STORAGE.search(w) for w in (process.wchan, *process.thread_wchans) if w)
 
 
 def _by_parents(processes: Iterable[Process], table: Mapping[int, Process], listed: set[int]) -> list[Draft]:

@@ -26,6 +26,7 @@ TICKS = 100  # USER_HZ: what /proc counts in, on every architecture that has the
 BOOT_S = 600.0  # eight GPUs behind a slow start needed up to ten minutes (nvrc issue 159)
 GPU_TOLERANCE_MIB = 16  # idle figures of 0 to 14 MiB were seen on healthy cards
 TICKS_QUANTUM = 10  # 0.1 s of CPU: unpinning and pinning burn more than that in any second
+_ENDED = 10**12  # more ticks than any process burns: the end of one is progress, whatever it had burnt
 MIG_TOLERANCE_MIB = 128  # an empty MIG instance shows about 11 MiB, seven fit on a card
 
 ONLY_NODE = "a container has the kernel and the driver of its node: only the node's restart brings them back"
@@ -82,6 +83,12 @@ class Look:
         return self.guest is not None and isinstance(self.guest.processes, Known)
 
     @property
+    def hidden(self) -> bool:
+        """Whether processes of others may be there that we are not shown: `hidepid`, and no root."""
+        guest = self.guest
+        return guest is not None and not guest.root and not any(p.pid == 1 for p in self.processes)
+
+    @property
     def driver(self) -> Driver | None:
         guest = self.guest
         return guest.driver.value if guest is not None and isinstance(guest.driver, Known) else None
@@ -96,8 +103,11 @@ class Look:
         return self.guest.mark.uptime_s if self.guest is not None else 0.0
 
     def ripens(self, least: float | None = None) -> float:
-        """How long without progress a symptom of a GPU or the driver waits: longer while the guest is still young."""
-        return max(self.limits.ripens_s if least is None else least, BOOT_S - self.uptime_s)
+        """How long without progress a symptom of a GPU or the driver waits: never ripe while the guest is young.
+
+        Who is younger than that has not waited so long either, whenever the first look was.
+        """
+        return boot_patience(self.uptime_s, self.limits.ripens_s if least is None else least)
 
     def ripe(self, symptom: Symptom) -> bool:
         return ripe(self.past.anchors, symptom, self.snapshot.at)
@@ -144,6 +154,10 @@ class Look:
         return faults(self.events)
 
 
+def boot_patience(uptime_s: float, ripens_s: float) -> float:
+    return max(ripens_s, BOOT_S) if uptime_s < BOOT_S else ripens_s
+
+
 def age_s(process: Process, uptime_s: float) -> float:
     return max(0.0, uptime_s - process.id.start / TICKS)
 
@@ -153,9 +167,14 @@ def d_symptom(process: Process, ripens_s: float, finding: Finding) -> Symptom:
     return Symptom(f"d:{process.id}", -process.cpu_ticks, TICKS_QUANTUM, ripens_s, finding)
 
 
-def kill_symptom(process: Process, ripens_s: float, finding: Finding) -> Symptom:
-    """A pending SIGKILL that does nothing. R may spin: its CPU time proves nothing."""
-    level = -process.cpu_ticks if process.state == "D" else process.rss_mib
+def kill_symptom(look: Look, process: Process, ripens_s: float, finding: Finding) -> Symptom:
+    """A pending SIGKILL that does nothing. R may spin: its CPU time proves nothing.
+
+    Who dies in the driver gives back its memory under a lock: the others stand still in D until it is their turn, so
+    the progress of one of them, or its end, is everybody's.
+    """
+    dying = [p for p in look.processes if p.sigkill_pending and p.state == "D"]
+    level = len(dying) * _ENDED - sum(p.cpu_ticks for p in dying) if process.state == "D" else process.rss_mib
     return Symptom(f"kill:{process.id}", level, TICKS_QUANTUM, ripens_s, finding)
 
 

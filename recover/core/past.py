@@ -57,6 +57,7 @@ class Past:
     owed_vm: bool = False  # we stopped the VM: that it is stopped is not news
     tries: int = 0
     reboot: Reboot | None = None  # asked for, and its new boot not seen yet
+    gpus: tuple[tuple[str, str], ...] = ()  # (uuid, bus id) of each GPU of the first look
 
 
 def advance(anchors: Mapping[str, Anchor], symptoms: Iterable[Symptom], at: float) -> dict[str, Anchor]:

@@ -75,7 +75,7 @@ def beyond_signals(look: Look, parts: tuple[Part, ...]) -> Process | None:
 def _ignores_kill(look: Look, process: Process) -> bool:
     nothing = Finding("", "", None, None)
     pending = process.sigkill_pending and process.state in "DR"
-    return pending and look.ripe(kill_symptom(process, look.limits.ripens_s, nothing))
+    return pending and look.ripe(kill_symptom(look, process, look.limits.ripens_s, nothing))
 
 
 def _kept_words(look: Look, process: Process) -> str:

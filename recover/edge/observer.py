@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Protocol
 
+from recover.core.look import BOOT_S
 from recover.model.act import Action, ClearMarker, PlaceMarker, SyncDisks
 from recover.model.contact import Failure
 from recover.model.gpu import NOT_ASKED, Condition
@@ -43,6 +44,7 @@ class CombinedObserver:
         self._baseline, self._host, self._assume_hung = baseline, host, assume_hung
         self._deadline = look_deadline
         self._hung: frozenset[str] = frozenset()
+        self._young = False
 
     def look(self) -> Snapshot:
         if self._hypervisor is None:  # a fleet's looks are many, and a thread that asks nobody costs as much as one
@@ -87,7 +89,12 @@ class CombinedObserver:
 
     def _remember(self, guest: Guest | Mute) -> None:
         """A GPU that hung is asked again only after something was done about it: each question adds a stuck thread."""
-        if isinstance(guest, Guest) and isinstance(guest.gpus, Known):
+        if not isinstance(guest, Guest):
+            return
+        if self._young and guest.mark.uptime_s >= BOOT_S:  # what did not answer while it booted is asked once more
+            self._hung = frozenset()
+        self._young = guest.mark.uptime_s < BOOT_S
+        if isinstance(guest.gpus, Known):
             self._hung |= {g.bus_id for g in guest.gpus.value if g.condition is Condition.HANGS}
 
     def acted(self, action: Action) -> None:

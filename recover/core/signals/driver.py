@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from recover.core.groups import uuid_of
-from recover.core.look import BOOT_S, Gap, Look, Signs, on_gpu, watch
+from recover.core.look import BOOT_S, Gap, Look, Signs, Watch, on_gpu, watch
 from recover.core.news import Fault, of_kind
 from recover.core.read.kernel_log import SxidEvent, events, last_load
 from recover.core.signals.host import cure_of_loss
@@ -21,6 +21,7 @@ from recover.model.verdict import Finding, Scope
 
 _NVIDIA = re.compile(r"nvidia|\buvm_", re.IGNORECASE)
 TRACE_LINES = 40
+ASKED_AGAIN_S = 180.0  # the longest look, which may have begun before a boot's time was over
 _HINT = re.compile(r"The GPU likely needs to be reset|NV_ERR_GPU_IN_FULLCHIP_RESET|RC watchdog: GPU is probably locked")
 
 ACTION_CURES: dict[RecoveryAction, Scope | None] = {
@@ -83,9 +84,16 @@ def _loss(look: Look) -> Scope | None:
     return cure_of_loss(look, len(lost | {e.bus_id for e in look.faults if e.code == 79}))
 
 
-def _hang(look: Look, gpu: Gpu, says: str) -> Finding:
-    # A guest reboot or a reset waits for the same firmware: only the device's own reset at VM stop and start helps.
-    return on_gpu("nvml-hang", gpu, says, Scope.VM, *_said(look, gpu))
+def _hang(look: Look, gpu: Gpu, says: str) -> Finding | Watch:
+    """A guest reboot or a reset waits for the same firmware: only the device's own reset at VM stop and start helps.
+
+    Right after a boot the driver still brings its GPUs up, one after the other, and whoever asks waits for it: what
+    did not answer then is asked once more when that time is over.
+    """
+    said, key = _said(look, gpu), f"hang:{uuid_of(gpu)}"
+    finding = on_gpu("nvml-hang", gpu, says, Scope.VM, *said)
+    waits = BOOT_S if gpu.condition is Condition.HANGS else BOOT_S + ASKED_AGAIN_S if key in look.past.anchors else 0.0
+    return finding if said or look.uptime_s >= waits else watch(key, 0, 1, waits, finding)
 
 
 def _fails(look: Look, gpu: Gpu) -> Signs:

@@ -7,11 +7,13 @@ the network, in sshd alone or in our own configuration, and a guest that checks 
 
 from __future__ import annotations
 
-from recover.core.look import BOOT_S, Gap, Look, Signs, watch
+from recover.core.identity import identity
+from recover.core.look import BOOT_S, Gap, Look, Signs, boot_patience, watch
 from recover.model.contact import Failure
 from recover.model.guest import Mute
 from recover.model.hypervisor import AgentState, Hypervisor, NoHypervisor
 from recover.model.reading import Known
+from recover.model.snapshot import IdentityProof
 from recover.model.verdict import Finding, Scope
 
 # No answer at all: the machine, or the way to it. Only together with a witness.
@@ -63,8 +65,8 @@ def mute_guest(look: Look) -> Signs:
         yield from _booting(look)
         return
     finding = Finding("guest-mute", f"the guest is hung: {witness}", Scope.VM, None, (mute.detail,), at_least=Scope.VM)
-    young = BOOT_S - seen.uptime_s if isinstance(seen, Hypervisor) else 0.0
-    yield watch("mute:guest", 0, 1, max(look.limits.ripens_s, young), finding)
+    up = seen.uptime_s if isinstance(seen, Hypervisor) else BOOT_S
+    yield watch("mute:guest", 0, 1, boot_patience(up, look.limits.ripens_s), finding)
 
 
 def _booting(look: Look) -> Signs:
@@ -106,6 +108,8 @@ def our_limits(look: Look) -> Signs:
         yield from (Gap(text, matters=False) for text in seen.gaps)
     if guest is None:
         return
+    if identity(look.snapshot) is IdentityProof.WRONG:  # as where a restart gave its address to another machine
+        yield Gap(f"what answers at {look.snapshot.target.address} is not the guest {look.snapshot.target.vmid}")
     yield from (Gap(text, matters=False) for text in guest.gaps)
     if not guest.complete:
         yield Gap("the look from inside the guest broke off")

@@ -90,6 +90,8 @@ def _undecidable(look: Look, gpu: Gpu) -> str:
         return "it is a virtual GPU"
     if not look.processes_known or (guest is not None and not guest.complete):
         return "the process table is not complete"
+    if guest is not None and not guest.root and (look.hidden or _ghosts(look, gpu)):
+        return "without root, processes of others may be hidden (hidepid)"
     if not isinstance(gpu.processes, Known):
         return "the driver's process list is not known"
     return _on_node(look, gpu) if in_container(look.snapshot) else ""
@@ -130,7 +132,11 @@ def leftovers(look: Look) -> Signs:
     guest = look.guest
     if guest is None or not isinstance(guest.leftovers, Known) or look.broken:
         return
-    dead = [item for item in guest.leftovers.value if known_name(item) and abandoned(item)]
+    known = [item for item in guest.leftovers.value if known_name(item)]
+    dead = [item for item in known if abandoned(item)]
+    unread = sum(item.size_mib for item in known if item.owner_alive is False and item.mapped is None)
+    if look.past.tries and unread >= LEFTOVER_MIB:
+        yield Gap(f"shared memory of dead owners holds {gib(unread)}, and whether anybody maps it is not known")
     size = sum(item.size_mib for item in dead)
     if size >= LEFTOVER_MIB:
         names = tuple(f"{item.name} {gib(item.size_mib)}" for item in sorted(dead, key=lambda i: -i.size_mib)[:5])
@@ -158,7 +164,9 @@ def unowned_ram(look: Look) -> Signs:
         if size > limit and look.past.tries:
             yield Gap(f"{gib(size)} of RAM have no owner, which a living server may pin: cannot be told while it works")
         return
-    if size > limit:
+    if size > limit and look.hidden:
+        yield Gap(f"{gib(size)} of RAM belong to nobody that is shown, and without root processes may be hidden")
+    elif size > limit:
         says = f"{gib(size)} of RAM are gone, and nothing owns them ({gib(limit)} are tolerated)"
         finding = Finding("ram-unowned", says, Scope.GUEST, None, (f"{gib(ram.available_mib)} available",))
         yield watch("ram:unowned", size, QUANTUM_MIB, look.limits.ripens_s, finding)
@@ -167,8 +175,8 @@ def unowned_ram(look: Look) -> Signs:
 def ram_below_baseline(look: Look) -> Signs:
     """Less available than when idle, though no living process, leftover file or unowned page explains it."""
     ram, expected = look.ram, ram_expected(look.snapshot, look.baseline)
-    if ram is None or expected is None or look.working or look.broken or not look.processes_known:
-        return
+    if ram is None or expected is None or look.working or look.broken or not look.processes_known or look.hidden:
+        return  # where processes are hidden, what they hold is unowned RAM to us
     missing = expected - ram.available_mib - ram.process_anon_mib - _known_objects(look) - _set_aside(look, ram)
     inside = in_container(look.snapshot)
     if free_enough(missing, ram) or (not inside and unowned(ram) > unowned_limit(ram, look.baseline)):

@@ -38,8 +38,18 @@ def _not_shown(look: Look) -> Signs:
     for gone in saved:
         says = f"GPU {gone.uuid} ({gone.bus_id}) is missing: the baseline has it"
         yield _missing(look, gone.uuid, says, len(saved), gone.bus_id)
-    if not saved:
-        yield from _fewer(look, seen)
+    fewer = () if saved else tuple(_fewer(look, seen))
+    yield from fewer
+    if not saved and not any(isinstance(sign, Watch) for sign in fewer):
+        yield from _since_our_try(look, seen)
+
+
+def _since_our_try(look: Look, seen: set[str]) -> Signs:
+    """Where nothing else says how many there should be, what we did may have cost one: it was there when we came."""
+    gone = [(uuid, bus_id) for uuid, bus_id in look.past.gpus if not {uuid, bus_id} & seen] if look.past.tries else []
+    for uuid, bus_id in gone:
+        says = f"GPU {uuid} ({bus_id}) is missing: it was there when this run began"
+        yield _missing(look, uuid, says, len(gone), bus_id)
 
 
 def _fewer(look: Look, seen: set[str]) -> Signs:

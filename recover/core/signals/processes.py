@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from recover.core.kinship import driver_wait, holds_gpu, network_wait, storage_wait
+from recover.core.kinship import driver_wait, holds_gpu
 from recover.core.look import TICKS_QUANTUM, Gap, Look, Signs, Watch, d_symptom, kill_symptom, watch
-from recover.model.process import Process
+from recover.core.waits import frozen, network_wait, storage_wait
+from recover.model.process import Health, Process
 from recover.model.verdict import Finding, Scope
 from recover.steps.leftovers import fuse_words
 
@@ -19,6 +20,10 @@ def uninterruptible(look: Look) -> Signs:
             continue
         group = look.group_of(process.id)
         if group is None and not _in_driver(process):
+            continue
+        if group is not None and group.health is Health.STARTING:
+            continue  # its ranks pin one after the other, under a lock; whether it grows is watched as a whole
+        if frozen(process):
             continue
         where = _where(process)
         finding = Finding(
@@ -57,7 +62,7 @@ def unkillable(look: Look) -> Signs:
             (_words(process),),
             at_least=None if network_wait(process) else Scope.GUEST,
         )
-        yield Watch(kill_symptom(process, look.limits.ripens_s, finding))
+        yield Watch(kill_symptom(look, process, look.limits.ripens_s, finding))
 
 
 def storage_hang(look: Look) -> Signs:

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from recover.core.engines import BY_NAME, OTHER
 from recover.core.groups import fingerprint
-from recover.core.kinship import network_wait
 from recover.core.look import Gap, Look, Signs, gib
 from recover.core.ranks import beyond_signals, dead_finding, hung_finding
+from recover.core.waits import network_wait
 from recover.model.process import Group, Health, Rank
 from recover.model.verdict import Finding, Scope
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from recover.core.look import Gap, Look, Signs, watch
+from recover.core.look import BOOT_S, Gap, Look, Signs, watch
 from recover.core.read.kernel_log import events, last_load
 from recover.core.signals.driver import lockups
 from recover.model.gpu import Condition, Driver
@@ -40,7 +40,8 @@ def driver_state(look: Look) -> Signs:
         yield Gap("the driver's state is not known")
     elif driver.condition is Condition.HANGS:
         says = f"the NVIDIA driver does not answer, while the guest does ({driver.detail or 'nvmlInit'})"
-        yield Finding("nvml-hang", says, Scope.VM, None, tuple(lockups(look)))
+        finding = Finding("nvml-hang", says, Scope.VM, None, lockups(look))
+        yield finding if look.uptime_s >= BOOT_S or look.faults else watch("hang:driver", 0, 1, BOOT_S, finding)
     elif driver.condition is Condition.FAILS:
         yield from _failed(look, driver)
     elif driver.condition is not Condition.ANSWERS:
