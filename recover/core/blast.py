@@ -24,6 +24,7 @@ _JOBS = ("slurmstepd", "jupyter-lab", "jupyter-noteboo")
 
 # Minutes to be shown: a guess. Unpinning takes about 0.1 s per GB (sglang PR 32829: 243 GB in 25.9 s).
 _BOOT_MIN = 2.0
+_LINK = "both have {models}: if an NVLink joins them, which can't be seen from here, it goes down with the reset"
 _SHOWN = 4  # devices that are named one by one
 _PER_GPU_MIN = 0.25
 _UNPIN_MIN_PER_GIB = 0.1 / 60
@@ -161,6 +162,11 @@ def beside(snapshot: Snapshot) -> list[act.Hit]:
         act.Hit("neighbour", f"{n.name} ({n.vmid})", f"shares {', '.join(n.shares)}; it is {n.status}")
         for n in near
         if n.shares
+    ]
+    hits += [
+        act.Hit("link", f"to {n.name} ({n.vmid})", _LINK.format(models=" and ".join(n.may_be_joined)))
+        for n in near
+        if n.may_be_joined and n.status != "stopped"
     ]
     if hypervisor.invisible_guests:
         hits.append(act.Hit("neighbour", f"guests on {hypervisor.node} that the token may not see", "not known"))

@@ -418,7 +418,7 @@ class Duty:
 class Hit:
     """Something that a line stops or disturbs."""
 
-    kind: str  # guest | service | group | process | session | device | memory | neighbour
+    kind: str  # guest | service | group | process | session | device | memory | neighbour | link
     name: str
     how: str
 

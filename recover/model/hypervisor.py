@@ -67,6 +67,7 @@ class Neighbour:
     kind: GuestKind
     status: str
     shares: tuple[str, ...] = ()  # what it shares with the target: device address, "iommu group 12", mapping name
+    may_be_joined: tuple[str, ...] = ()  # models of which both have a GPU, and that direct NVLinks can join
 
 
 @dataclass(frozen=True, slots=True)

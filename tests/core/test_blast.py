@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from recover.core.blast import blast
+from recover.core.guards import Context, refusal
 from recover.model.act import Line
 from recover.model.guest import Service
 from recover.model.hypervisor import GuestKind, Neighbour
 from recover.model.process import Health
 from recover.model.reading import Known
 from recover.model.verdict import Scope
+from recover.steps.table import ALL_STEPS
 from tests.core import builders as b
 from tests.steps.looks import UNIT, dead, group, pci, plan, plan_for, vm
 
@@ -84,3 +86,15 @@ def test_minutes_grow_with_what_must_be_unpinned_and_stay_below_the_worst_case()
 def test_the_scope_is_said():
     snapshot = b.healthy_snapshot(groups=(replace(group(5000)),))
     assert blast(snapshot, Scope.PROCESS, plan_for("end-workers", snapshot)).scope is Scope.PROCESS
+
+
+def test_an_nvlink_that_may_be_there_is_told_and_forbids_nothing():
+    joined, stopped, other = (
+        Neighbour(175 + n, f"node-{175 + n}", GuestKind.VM, status, (), models)
+        for n, (status, models) in enumerate((("running", ("A40",)), ("stopped", ("A40",)), ("running", ())))
+    )
+    snapshot = b.healthy_snapshot(hypervisor=vm(neighbours=Known((joined, stopped, other))))
+    made = blast(snapshot, Scope.VM, plan("power-cycle-vm", snapshot, dead(b.uuid(2), Scope.VM)))
+    (link,) = [h for h in made.hits if h.kind == "link"]
+    assert link.name == "to node-175 (175)" and "both have A40" in link.how and "can't be seen" in link.how
+    assert refusal(snapshot, ALL_STEPS["power-cycle-vm"], Context(evict=True)) is None

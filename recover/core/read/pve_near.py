@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from recover.core.nvlink import may_be_joined
 from recover.core.read.pve_config import PciDevice, host_pcis, nvidia_nodes, shared_nodes, unreadable
 from recover.core.read.pve_raw import GuestRow, PveRaw, guest_rows, object_of, strange_rows
 from recover.model.hypervisor import HostPci, Neighbour
@@ -47,7 +48,17 @@ def _neighbour(
     for one in theirs if ours else ():
         if not one.addresses and isinstance(one.present, Unknown):
             return Unknown(one.present.why, f"what guest {row.vmid} has ({one.key}): {one.present.detail}")
-    return Neighbour(row.vmid, row.name, row.kind, row.status, _shared(raw, ours, theirs, config.value, devices))
+    shares = _shared(raw, ours, theirs, config.value, devices)
+    return Neighbour(row.vmid, row.name, row.kind, row.status, shares, _joined(devices, ours, theirs))
+
+
+def _joined(
+    devices: Reading[tuple[PciDevice, ...]], ours: tuple[HostPci, ...], theirs: tuple[HostPci, ...]
+) -> tuple[str, ...]:
+    """Where there are NVSwitches the links go to them, and whose those are is seen (`_fabric`)."""
+    if isinstance(devices, Known) and any(device.nvswitch for device in devices.value):
+        return ()
+    return may_be_joined(*([ids for one in them for ids in one.device_ids] for them in (ours, theirs)))
 
 
 def _shared(

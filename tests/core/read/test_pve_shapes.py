@@ -176,6 +176,23 @@ def test_a_mapping_that_is_not_shown_is_not_known(hidden: str) -> None:
     assert any("Mapping.Audit on /mapping/pci/" in gap for gap in found.gaps), found.gaps
 
 
+@pytest.mark.parametrize(("ours", "theirs", "switch", "models"), [
+    ("2235", "2235", False, ("A40",)), ("20b5", "20f1", False, ("A100 PCIe",)), ("2235", "2230", False, ()),
+    ("2bb1", "2bb1", False, ()), ("2330", "2330", False, ("H100 SXM5",)), ("2330", "2330", True, ()),
+])  # fmt: skip
+def test_gpus_that_a_bridge_may_join_with_another_guests(
+    ours: str, theirs: str, switch: bool, models: tuple[str, ...]
+) -> None:
+    """By model alone; where there are NVSwitches the links go to them, and those are on the bus."""
+    world = copy.deepcopy(GOOD)
+    for row, device in zip(world["pci"], (ours, ours, theirs), strict=True):
+        row["device"] = f"0x{device}"
+    if switch:
+        world["pci"].append({**gpu("c1", 30), "device": "0x22a3", "class": "0x068000"})
+    near = seen(world).neighbours
+    assert isinstance(near, Known) and [(n.shares, n.may_be_joined) for n in near.value] == [((), models)]
+
+
 EVERYWHERE = [(name, leaf) for name, world in WORLDS.items() for leaf in leaves(world)]
 
 
