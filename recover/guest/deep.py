@@ -12,7 +12,7 @@ from recover.guest.child import Child, collect
 from recover.guest.handles import Nodes, connect, drm_of_gpus, network, targets
 from recover.guest.procs import live_threads, stat, threads
 from recover.guest.redact import redact
-from recover.guest.wire import Limit, emit, gap, small
+from recover.guest.wire import Limit, Pattern, emit, gap, small
 
 try:
     import mmap
@@ -113,7 +113,7 @@ def _files(row: "dict[str, Any]", path: str, nodes: Nodes) -> int:
     return len(files)
 
 
-_MAPPED = re.compile(
+_MAPPED = Pattern(
     r"^\S+ \S+ \S+ \S+ (\d+) +(/dev/nvidia\S*|/dev/shm/.*|/dev/hugepages/.*|/anon_hugepage.*|/SYSV\S*)", re.M
 )
 _SIGNS = (b" /dev/nvidia", b" /dev/shm/", b" /dev/hugepages/", b" /anon_hugepage", b" /SYSV")

@@ -39,7 +39,7 @@ def patience(lines: "list[list[Any]]", since_usec: int = 0) -> float:
     for usec, line in lines:
         if "NVRM: loading NVIDIA UNIX" in line:
             wait = QUERY_S
-        elif usec >= since_usec and re.search(r"NVRM: Xid [^)]*\): (119|120),", line):
+        elif usec >= since_usec and "Xid" in line and re.search(r"NVRM: Xid [^)]*\): (119|120),", line):
             told = re.search(r"Timeout after (\d{1,4})s of waiting", line)
             wait = max(wait, 2.0 * float(told.group(1)) if told else RPC_QUERY_S)
     return min(wait, RPC_QUERY_S)

@@ -9,7 +9,7 @@ import time
 
 from recover.guest.child import Child, collect
 from recover.guest.procs import start_of
-from recover.guest.wire import Limit, emit, read_or
+from recover.guest.wire import Limit, Pattern, emit, read_or
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 TIMEOUT_S = 25.0
 _CAP = 4 << 20
 _NEWNET = 0x40000000  # CLONE_NEWNET
-_MAIN = re.compile(
+_MAIN = Pattern(
     r"sglang\.launch_server|sglang\s+serve|vllm\s+serve|vllm\.entrypoints|trtllm-serve|tensorrt_llm|text-generation-launcher"
     r"|lmdeploy\s+serve|llama-server|ollama\s+serve"
 )
-_URL = re.compile(r"^(https?)://(\[[0-9A-Fa-f:.]+\]|[^/:\s]+)(?::(\d+))?(/\S*)?$")
+_URL = Pattern(r"^(https?)://(\[[0-9A-Fa-f:.]+\]|[^/:\s]+)(?::(\d+))?(/\S*)?$")
 # What moves whenever an engine makes progress (names after the engine's prefix). sglang counts the tokens of a request
 # when that is over (`observe_one_finished_request`), minutes later for a long one; what it holds meanwhile grows.
 _TOKENS = ("generation_tokens_total", "prompt_tokens_total", "realtime_tokens_total", "iteration_tokens_total_count",
@@ -65,7 +65,7 @@ def questions(request: "dict[str, Any]", found: "dict[int, dict[str, Any]]") -> 
     return asked[:16]
 
 
-_PROXY = re.compile(r"-host-port (\d+) -container-ip (\S+) -container-port (\d+)")
+_PROXY = Pattern(r"-host-port (\d+) -container-ip (\S+) -container-port (\d+)")
 
 
 def _forwards(asked: int, pid: int, port: int, found: "dict[int, dict[str, Any]]") -> bool:

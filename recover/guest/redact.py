@@ -2,12 +2,14 @@
 
 import re
 
+from recover.guest.wire import Pattern
+
 _WORD = r"(?:api[-_]?key|apikey|token|passw(?:or)?d|passphrase|secret|bearer|credentials?|authorization)"
-_OPTION = re.compile(r"^-{1,2}[\w.-]*" + _WORD + r"$", re.I)
-_JOINED = re.compile(r"((?:^|[\s'\"{,;&?])-{0,2}[\w.-]*" + _WORD + r"['\"]?\s*[=:]\s*['\"]?)([^\s'\"&,;}]+)", re.I)
-_SPACED = re.compile(r"((?:^|\s)--?[\w.-]*" + _WORD + r"\s+)(?!-)(\S+)", re.I)
-_URL = re.compile(r"(\b[a-zA-Z][\w+.-]{0,20}://[^/\s:@]{0,200}:)[^@\s/]{1,500}@")
-_KNOWN = re.compile(r"\b(hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16})")
+_OPTION = Pattern(r"^-{1,2}[\w.-]*" + _WORD + r"$", re.I)
+_JOINED = Pattern(r"((?:^|[\s'\"{,;&?])-{0,2}[\w.-]*" + _WORD + r"['\"]?\s*[=:]\s*['\"]?)([^\s'\"&,;}]+)", re.I)
+_SPACED = Pattern(r"((?:^|\s)--?[\w.-]*" + _WORD + r"\s+)(?!-)(\S+)", re.I)
+_URL = Pattern(r"(\b[a-zA-Z][\w+.-]{0,20}://[^/\s:@]{0,200}:)[^@\s/]{1,500}@")
+_KNOWN = Pattern(r"\b(hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16})")
 # Most lists hold none of these: one search then does for all of the above.
 _PERHAPS = re.compile(r"key|token|passw|passphrase|secret|bearer|credential|authorization|://|hf_|sk-|gh[pousr]_|AKIA", re.I)
 GONE = "***"

@@ -2,11 +2,10 @@
 
 import json
 import os
-import re
 
 from recover.guest.child import run, which
 from recover.guest.ipc import temp_folders
-from recover.guest.wire import Limit, at, emit, gap, listdir, read_or
+from recover.guest.wire import Limit, Pattern, at, emit, gap, listdir, read_or
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,13 +13,13 @@ if TYPE_CHECKING:
 
 DEADLINE_S = 8.0
 _SHOW = "Id,LoadState,ActiveState,SubState,MainPID,Restart,UnitFileState,NRestarts,FragmentPath,ControlGroup,Environment"
-_UNIT = re.compile(r"^[A-Za-z0-9:_.\\@-]+\.(?:service|scope|target|socket)$")
-_CONTAINER = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
-_CGROUP_UNIT = re.compile(r"/([^/]+\.service)(?:/|$)")
-_CGROUP_CONTAINER = re.compile(r"(?:docker[-/]|libpod-|/docker/)([0-9a-f]{64})")
-_CGROUP_USER_UNIT = re.compile(r"/user@(\d+)\.service/(?:[^/]+\.slice/)*([^/]+\.service)(?:/|$)")
-_CGROUP_USER = re.compile(r"/user@(\d+)\.service/")
-_PROGRAM = re.compile(r"^(\S+)\s+(RUNNING|STARTING|BACKOFF|STOPPING|EXITED|FATAL|STOPPED|UNKNOWN)\b(?:\s+pid (\d+))?")
+_UNIT = Pattern(r"^[A-Za-z0-9:_.\\@-]+\.(?:service|scope|target|socket)$")
+_CONTAINER = Pattern(r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+_CGROUP_UNIT = Pattern(r"/([^/]+\.service)(?:/|$)")
+_CGROUP_CONTAINER = Pattern(r"(?:docker[-/]|libpod-|/docker/)([0-9a-f]{64})")
+_CGROUP_USER_UNIT = Pattern(r"/user@(\d+)\.service/(?:[^/]+\.slice/)*([^/]+\.service)(?:/|$)")
+_CGROUP_USER = Pattern(r"/user@(\d+)\.service/")
+_PROGRAM = Pattern(r"^(\S+)\s+(RUNNING|STARTING|BACKOFF|STOPPING|EXITED|FATAL|STOPPED|UNKNOWN)\b(?:\s+pid (\d+))?")
 
 
 def is_unit(name: str) -> bool:

@@ -57,6 +57,20 @@ def guarded(what: str, job: "Any", *args: "Any") -> "Any":
     return None
 
 
+class Pattern:
+    """A regular expression that is compiled when something is first asked of it: most looks never ask most of them."""
+
+    def __init__(self, text: "Any", flags: int = 0) -> None:
+        self._words = text, flags
+
+    def __getattr__(self, name: str) -> "Any":
+        import re
+
+        method = getattr(re.compile(*self._words), name)
+        setattr(self, name, method)
+        return method
+
+
 def at(path: str) -> str:
     return ROOT + path
 
