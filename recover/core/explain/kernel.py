@@ -1,4 +1,4 @@
-"""The kernel's log: one verdict a GPU, in the order of trust of `core.signals.driver`; stalls by their trace.
+"""The kernel's log: one verdict a GPU, in the order of trust of `core.signals.driver`.
 
 Xid 79 outranks the driver's own word, an Xid 64 is for a person, the last Xid 154 outranks the table, and takes back.
 """
@@ -9,11 +9,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from recover.core.explain.boots import clock
 from recover.core.explain.lines import Line, continued
+from recover.core.explain.stalls import stalls
 from recover.core.explain.told import Told
-from recover.core.kinship import STORAGE
 from recover.core.read.kernel_log import ActionEvent, Event, KernelEvent, SxidEvent, XidEvent, events
-from recover.core.signals.driver import ACTION_CURES, TRACE_LINES
+from recover.core.read.procfs import bus_id
+from recover.core.signals.driver import ACTION_CURES
 from recover.core.xid_table import SXID_RESET_FABRIC, SXID_RESTART_VM, XIDS
 from recover.core.xids import cure, is_fault
 from recover.model.gpu import RecoveryAction
@@ -36,12 +38,13 @@ def kernel_told(lines: tuple[Line, ...], claimed: frozenset[int]) -> tuple[list[
     """Findings, and the lines that were read here."""
     gpus: dict[str, list[_Seen]] = {}
     switches: list[Told] = []
-    loaded, mine = 0, set()
+    loaded: dict[str, str] = {}
+    mine = set()
     for at, line in enumerate(lines):
         if line.typed or line.number in claimed:
             continue
         if "NVRM: loading NVIDIA UNIX" in line.after:
-            loaded = line.usec or loaded
+            loaded.update([own] if (own := clock(line)) is not None else [])
         elif "Xid (" in line.after:
             event = _event(lines, at)
             mine.add(line.number)
@@ -51,14 +54,37 @@ def kernel_told(lines: tuple[Line, ...], claimed: frozenset[int]) -> tuple[list[
                 gpus.setdefault(event.bdf, []).append(_seen(event, line))
         elif "has fallen off the bus" in line.after:
             mine.update(_off_bus(gpus, line))
+    known = {seen.code for one in gpus.values() for seen in one}
+    for gpu, seen in _by_others(lines):
+        if seen.code not in known:
+            gpus.setdefault(gpu, []).append(seen)
+            mine.add(seen.line.number)
     told = [one for bdf, seen in gpus.items() for one in _verdicts(bdf, [s for s in seen if not _old(s.line, loaded)])]
-    stalls, used = _stalls(lines, claimed)
-    return [*told, *switches, *stalls], frozenset(mine) | used
+    stalled, used = stalls(lines, claimed)
+    return [*told, *switches, *stalled], frozenset(mine) | used
 
 
-def _old(line: Line, loaded: int) -> bool:
-    """Whether the same kernel loaded the driver anew after this line."""
-    return 0 < line.usec < loaded
+def _old(line: Line, loaded: dict[str, str]) -> bool:
+    """Whether the same host loaded the driver anew after this line."""
+    own = clock(line) if loaded else None
+    return own is not None and own[1] < loaded.get(own[0], "")
+
+
+_PLUGIN = re.compile(r"XidCriticalError: Xid=(?P<xid>\d{1,5}) on Device=(?P<gpu>(?:GPU|MIG)-[\w-]{4,80})")
+_METRIC = re.compile(r"^DCGM_FI_DEV_XID_ERRORS\{(?P<labels>[^}]{0,1500})\} (?P<xid>\d{1,5})(?:\.0)?\b")
+_LABEL = re.compile(r'\b(?:pci_bus_id|UUID)="([^"]{4,64})"')
+
+
+def _by_others(lines: tuple[Line, ...]) -> Iterator[tuple[str, _Seen]]:
+    """Xids as Kubernetes' device plugin and DCGM tell them. A metric stays after its program ended: faults only."""
+    for line in lines:
+        plugin = _PLUGIN.search(line.after) if "XidCriticalError" in line.after and not line.typed else None
+        metric = _METRIC.match(line.text) if line.text.startswith("DCGM_FI_DEV_XID") else None
+        if plugin is not None:
+            yield plugin["gpu"], _Seen(line, int(plugin["xid"]), "")
+        elif metric is not None and is_fault(int(metric["xid"])):
+            named = _LABEL.findall(metric["labels"])
+            yield bus_id(max(named, key=lambda name: ":" in name, default="")), _Seen(line, int(metric["xid"]), "")
 
 
 def _event(lines: tuple[Line, ...], at: int) -> Event | None:
@@ -117,6 +143,7 @@ def _verdicts(bdf: str, seen: list[_Seen]) -> Iterator[Told]:
 
 
 _CAUSE = re.compile(r"caused by previous Xid (\d{1,5})")
+_ENDS_PROGRAMS = "Fatal"  # an NVLink error (Xids 144 to 150) that is not fatal tears no channel down
 
 
 def _by_table(bdf: str, seen: list[_Seen]) -> Iterator[Told]:
@@ -124,7 +151,7 @@ def _by_table(bdf: str, seen: list[_Seen]) -> Iterator[Told]:
     for one in seen:
         cause = _CAUSE.search(one.text) if one.code == 45 else None
         if cause is not None and all(other.code != int(cause[1]) for other in seen):
-            one = _Seen(one.line, int(cause[1]), "")  # noqa: PLW2901
+            one = _Seen(one.line, int(cause[1]), _ENDS_PROGRAMS)  # noqa: PLW2901
         if one.code == 63 and "reset gpu to activate" in one.text.lower() and 63 not in told:
             says = "has a row remap pending, which its next reset applies (Xid 63)"
             yield _told("row-remap-pending", bdf, says, Scope.GPU, "the driver's own words in the line", one.line)
@@ -167,91 +194,3 @@ def _switch(event: SxidEvent, line: Line) -> Iterator[Told]:
     elif event.sxid in SXID_RESTART_VM:
         says = f"NVSwitch {event.bdf} reports SXid {event.sxid}: the guest must be restarted"
         yield Told("sxid", says, Scope.VM, fact, line.number, line.shown, event.bdf)
-
-
-# ------------------------------------------------------------------------------------------------ stalls
-
-_HUNG = re.compile(
-    r"INFO: task (?P<name>.{1,64}?):(?P<pid>\d{1,10}) blocked for more than \d+ seconds|^blocked for more than$"
-)
-_SHOWN = re.compile(r"task:(?P<name>.{1,64}?) +state:D .{0,60}?(?<!p)pid: ?(?P<pid>\d{1,10})\b")
-_LOCKED = re.compile(
-    r"BUG: soft lockup|^soft lockup$|hard LOCKUP on cpu|rcu.*(?:self-)?detected (?:expedited )?stalls?\b"
-)
-_FRAME = re.compile(r"(?:^|\s|\? )(?P<function>[A-Za-z_][\w.]{2,60})\+0x[0-9a-f]+/0x[0-9a-f]+")
-_NVIDIA = re.compile(r"\[nvidia(?:_\w+)?[\s\]]|\buvm_|\bnvidia_")
-_DISKS = re.compile(
-    r"^(?:jbd2|xfsaild|txg_sync|kworker/\S*flush|nfsd|nfs|lockd|mount\.|umount|btrfs|z_|dm_|md\d|ceph|rbd|loop)"
-)
-
-
-_UNLOADS = re.compile(r"^(?:modprobe|rmmod)$")
-_ENDING = re.compile(r"^(?:modprobe|rmmod|reboot|poweroff|shutdown|systemd-shutdow)$")
-
-
-def _stalls(lines: tuple[Line, ...], claimed: frozenset[int]) -> tuple[list[Told], frozenset[int]]:
-    found, used = [], set()
-    for at, line in enumerate(lines):
-        if line.typed or line.number in claimed:
-            continue
-        hung = _hung_head(lines, at)
-        if hung is not None:
-            found.append(_hung(hung, line, _trace(lines, at, hung["pid"])))
-            used.add(line.number)
-        elif ("lockup" in line.after or "LOCKUP" in line.after or "stall" in line.after) and _LOCKED.search(line.text):
-            found.append(_locked(line, _trace(lines, at)))
-            used.add(line.number)
-        elif "state:D" in line.text and (shown := _SHOWN.match(line.text)) is not None:
-            trace = _trace(lines, at, shown["pid"])
-            if any(_NVIDIA.search(text) for text in trace):
-                found.append(_hung(shown, line, trace))
-                used.add(line.number)
-    return found, frozenset(used)
-
-
-def _hung_head(lines: tuple[Line, ...], at: int) -> re.Match[str] | None:
-    text = lines[at].text
-    if "blocked for more than" in text and (own := _HUNG.search(text)):
-        return own
-    if "INFO: task " not in text:
-        return None
-    return next((match for whole in continued(lines, at) if (match := _HUNG.search(whole))), None)
-
-
-def _trace(lines: tuple[Line, ...], at: int, pid: str | None = None) -> list[str]:
-    """What follows a head, up to the next one of another task: the stack that belongs to it."""
-    rest = []
-    for line in lines[at + 1 : at + 1 + TRACE_LINES]:
-        shown = _SHOWN.match(line.text)
-        other = shown is not None and shown["pid"] != pid
-        if line.typed or other or _HUNG.search(line.text) or _LOCKED.search(line.text):
-            break
-        rest.append(line.text)
-    return rest
-
-
-def _hung(match: re.Match[str], line: Line, trace: list[str]) -> Told:
-    name, pid = match["name"] or "a task", match["pid"] or ""
-    who = f"pid {pid} ({name})" if pid else name
-    frames = [f["function"] for text in trace if (f := _FRAME.search(text))]
-    driver = any(_NVIDIA.search(text) for text in trace)
-    subject = f"pid {pid}" if pid else ""
-    if not driver and (_DISKS.match(name) or any(STORAGE.search(f) for f in frames)):
-        says = f"{who} waits for storage that does not answer: no step here cures that"
-        fact = "Linux hung-task watchdog: its stack or name is of a file system"
-        return Told("storage-hang", says, None, fact, line.number, line.shown, subject)
-    if _ENDING.match(name) and (driver or not _UNLOADS.match(name)):
-        says = f"{who} hangs in the kernel: neither a reboot from inside nor unloading the driver comes to its end"
-        fact = "the driver's shutdown waits for a dead GPU (open-gpu-kernel-modules 1027, 1252): stop and start the VM"
-        return Told("stuck-process", says, Scope.VM, fact, line.number, line.shown, subject)
-    where = " inside the NVIDIA driver" if driver else ""
-    says = f"{who} waits in the kernel{where} and does not get on: no signal reaches it"
-    fact = "Linux hung-task watchdog; a task in state D ends only when what it waits for answers (gpud 117)"
-    return Told("stuck-process", says, Scope.GUEST, fact, line.number, line.shown, subject)
-
-
-def _locked(line: Line, trace: list[str]) -> Told:
-    where = " inside the NVIDIA driver" if any(_NVIDIA.search(text) for text in (line.text, *trace)) else ""
-    says = f"a CPU of this kernel is locked up{where}; unless it stands alone and passed, only the VM's restart helps"
-    fact = "nothing from inside the guest helps then, not even a reset (open-gpu-kernel-modules issue 1223)"
-    return Told("kernel-lockup", says, Scope.VM, fact, line.number, line.shown)

@@ -1,27 +1,30 @@
 """A pasted text as lines that keep their number; what a log, a terminal or a mail wrote before a line is taken off.
 
-Commands that somebody typed are told from what they printed: `grep "GPU is lost" log` is no lost GPU.
+Commands that somebody typed are told from what they printed: `grep "GPU is lost" log` is no lost GPU. Source is, too.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from recover.core.clean import clean
+from recover.core.explain.before import without_date
+from recover.core.explain.source import Source
 from recover.core.redact import redact_text
 
 LIMIT = 2000
 SHOWN = 300
-_WRAPPED = 3  # a line of a kernel log on a terminal of 80 columns
+WRAPPED = 3  # a line of a kernel log on a terminal of 80 columns
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """`whole` as pasted, `text` without what stands before it, `after` the prompt only. All cleaned.
 
-    `fresh`: it begins a record of its own, so it cannot continue the line before. `typed`: somebody's command.
+    `fresh`: it begins a record of its own, so it cannot continue the line before. `typed`: somebody's command or code.
     """
 
     number: int
@@ -40,7 +43,7 @@ class Line:
 _PROMPT = re.compile(
     r"^(?:\([\w.-]{1,40}\) ?)?(?:\[[\w.-]+@[\w.-]+ [^\]\s]*\]|[\w.-]+@[\w.-]+:[^\s#$]*|bash-[\d.]+|sh-[\d.]+)[#$] ?"
 )
-_BARE_PROMPT = re.compile(r"^[#$](?: |$)")
+_BARE_PROMPT = re.compile(r"^(?:\$|#{1,6})(?: |$)")  # also a comment, and a heading of a page
 _WORDS = (
     "apt awk bash cat cd chmod clear cp crictl ctr curl cut date dd df dmesg docker du echo egrep env exit export "
     "fgrep find for free fuser gpustat grep ha-manager head history htop if ip journalctl kill killall kubectl "
@@ -51,40 +54,39 @@ _WORDS = (
 )
 _COMMANDS = frozenset(_WORDS.split())
 _QUOTED = re.compile(r"^\s*(?:> ?)+\s*(?=\S)")
-# What stands before a line and says nothing of it, taken off one after the other until nothing more fits.
-_BEFORE = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"<\d{1,3}>|\d{1,3},\d{1,12},\d{1,16},[^;\s]{1,40};",  # syslog's priority, /dev/kmsg
-        r"(?:kern|user|daemon|syslog|auth|cron|mail|local\d) *: *(?:emerg|alert|crit|err|warn|notice|info|debug) *: *",
-        r"\[? ?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})? ?(?:Z|UTC|[+-]\d\d:?\d\d)?\]?:? +",
-        r"(?:[A-Z][a-z]{2} )?[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,9})? (?:\d{4} )?",
-        r"\[ *(?P<s>\d{1,10})\.(?P<us>\d{6})\] ?",
-        r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\] ?",
-        r"\[ *[TC]\d{1,9}\] ?|\[ *\+\d{1,9}\.\d{1,9}\] ?",
-        r"kernel: ",
-        r"[a-z0-9][\w.-]{0,60}-\d{1,3} +\| ",  # docker compose
-        r"(?:/?[\w./-]{1,200}\.(?:log|txt)(?:\.\d{1,3})?:)?\d{1,7}:(?![0-9a-fA-F]{2}[:.])\s*",  # grep -n
-        r"/?[\w./-]{1,200}/(?:[\w.-]+\.log|syslog|messages)(?:\.\d{1,3})?:",
-    )
-)
-_TAG = re.compile(r"[\w.-]{1,64} [A-Za-z][\w./@()-]{0,60}(?:\[\d{1,10}\])?: ")
-_DATES = (2, 3, 4)
 _HEAD = re.compile(
-    r"^(?:[|+=]|NVRM:|Xid|TASK |INFO: |<|\{|\[|GPU [0-9A-Fa-f]{4,8}:|nvidia|vfio|pcieport |kvm:|HTTP/|UPID:)"
+    r"^(?:[|+=]|NVRM:|Xid|TASK |INFO: |<|\{|\[|GPU [0-9A-Fa-f]{4,8}:|nvidia|vfio|pcieport |kvm:|HTTP/|UPID:"
+    r"|[A-Za-z_:]{3,80}\{|# (?:HELP|TYPE) )"  # Prometheus
 )
 
 
 def read_lines(text: str) -> tuple[Line, ...]:
-    return tuple(_line(number, raw) for number, raw in enumerate(text.split("\n"), 1))
+    source = Source()
+    return tuple(_line(number, raw, source) for number, raw in enumerate(text.split("\n"), 1))
 
 
-def _line(number: int, raw: str) -> Line:
+def _line(number: int, raw: str, source: Source) -> Line:
     whole = clean(raw, LIMIT)
-    after, typed, prompted = _without_prompt(_QUOTED.sub("", whole))
-    text, usec, dated = _without_date(after)
-    fresh = prompted or dated or not text or _HEAD.match(text) is not None
+    inner = _unwrapped(raw) if raw.startswith('{"') else None
+    said = whole if inner is None else clean(inner, LIMIT)
+    after, typed, prompted = _without_prompt(_QUOTED.sub("", said) if said[:1] == ">" else said)
+    text, usec, dated = without_date(after)
+    if source.is_code(raw, text):
+        typed = True
+    fresh = prompted or dated or inner is not None or not text or _HEAD.match(text) is not None
     return Line(number, whole, after, text, usec, fresh, typed)
+
+
+def _unwrapped(raw: str) -> str | None:
+    """The line that docker's json-file driver or `journalctl -o json` put into an object; None for any other object."""
+    if len(raw) > 64_000 or not ('"log":' in raw or '"MESSAGE"' in raw):
+        return None
+    try:
+        record = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+    said = record.get("MESSAGE") or (record.get("log") if "stream" in record or "time" in record else None)
+    return said if isinstance(said, str) else None
 
 
 def _without_prompt(text: str) -> tuple[str, bool, bool]:
@@ -99,29 +101,10 @@ def _without_prompt(text: str) -> tuple[str, bool, bool]:
     return (text if typed else rest), typed, True
 
 
-def _without_date(text: str) -> tuple[str, int, bool]:
-    at = usec = 0
-    found = dated = True
-    while found and at < 200:
-        found = False
-        for index, pattern in enumerate(_BEFORE):
-            match = pattern.match(text, at)
-            if match is None:
-                continue
-            at, found = match.end(), True
-            if index == 4:
-                usec = int(match["s"]) * 1_000_000 + int(match["us"])
-            if index in _DATES:
-                tag = _TAG.match(text, at)
-                at = tag.end() if tag else at
-    dated = at > 0
-    return text[at:].strip(), usec, dated
-
-
 def continued(lines: tuple[Line, ...], at: int) -> Iterator[str]:
     """The texts that line `at` may have been before a terminal or a mail wrapped it: glued, then with a blank."""
     rest = []
-    for line in lines[at + 1 : at + 1 + _WRAPPED]:
+    for line in lines[at + 1 : at + 1 + WRAPPED]:
         if line.fresh or line.typed:
             break
         rest.append(line.text)

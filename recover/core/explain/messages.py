@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from recover.core.explain.lines import Line, continued
-from recover.core.explain.message_table import MESSAGES, By, Message
+from recover.core.explain.lines import WRAPPED, Line, continued
+from recover.core.explain.message_table import By, Message
+from recover.core.explain.needles import Hit, hits, may_be_cut
+from recover.core.explain.source import is_advice
 from recover.core.explain.told import Told
 from recover.core.read.procfs import bus_id
 
@@ -22,27 +24,37 @@ _GUEST = re.compile(
 )
 
 
-_NEEDLES = tuple((needle, message) for message in MESSAGES for needle in message.needles)
-
-
 def said_by(lines: tuple[Line, ...], claimed: frozenset[int]) -> Iterator[Told]:
     """What lines say that no table or log reader has claimed; a continued line is tried with what follows it."""
+    held = [hits(line.after) or () for line in lines]
     for at, line in enumerate(lines):
         if line.typed or not line.text or line.number in claimed:
             continue
-        found = first(line.after)
+        found = _fitting(line.after, held[at]) if held[at] else None
         if found is not None:
             after = lines[at + 1].after if at + 1 < len(lines) else ""
             if found.unless is not None and found.unless.search(f"{line.after} {after}"):
                 continue
             yield told(found, line, _with_address(found, lines, at))
             continue
-        for text in continued(lines, at):
+        for text in continued(lines, at) if _may_go_on(lines, held, at) else ():
             found = first(text)
             # It must need both lines: what the next one says alone is told there.
             if found is not None and first(lines[at + 1].after) is not found and first(text[len(line.after) :]) is None:
                 yield told(found, line, text)
                 break
+
+
+def _may_go_on(lines: tuple[Line, ...], held: list[Sequence[Hit]], at: int) -> bool:
+    """Whether a message may stand on this line and on those that may continue it: trying is dear."""
+    line, known = lines[at], bool(held[at])
+    for follower in lines[at + 1 : at + 1 + WRAPPED]:
+        if follower.fresh or follower.typed:
+            return False
+        if known or held[follower.number - 1] or may_be_cut(line.after, follower.text):
+            return True
+        line = follower
+    return False
 
 
 def _with_address(found: Message, lines: tuple[Line, ...], at: int) -> str:
@@ -54,14 +66,17 @@ def _with_address(found: Message, lines: tuple[Line, ...], at: int) -> str:
 
 
 def first(text: str) -> Message | None:
-    for needle, message in _NEEDLES:
-        if needle in text and _fits(message, text):
-            return message
-    return None
+    return _fitting(text, hits(text))
 
 
-def _fits(message: Message, text: str) -> bool:
+def _fitting(text: str, held: Sequence[Hit]) -> Message | None:
+    return next((message for _, needle, message in held if _fits(message, needle, text)), None)
+
+
+def _fits(message: Message, needle: str, text: str) -> bool:
     if message.unless is not None and message.unless.search(text):
+        return False
+    if is_advice(text, text.find(needle)):
         return False
     return (
         message.pattern is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from recover.core.explain.lines import Line
@@ -27,6 +27,14 @@ _EF = re.compile(
     r"^\S{1,40}\s+(?P<pid>\d{1,10})\s+(?P<ppid>\d{1,10})\s+\d{1,3}\s+\S+(?: \d\d)?\s+"
     r"(?:\?|pts/\d+|tty\S*|hvc\d|console)\s+(?:\d+-)?\d\d:\d\d:\d\d\s+(?P<args>\S.*)$"
 )
+
+
+# /proc/PID/stat, up to its number of threads
+_STAT = re.compile(
+    r"^(?P<pid>\d{1,10}) \((?P<comm>.{1,64})\) (?P<state>[DRSTtZIXWP]) (?P<ppid>\d{1,10}) \d{1,10} (?P<sid>\d{1,10})"
+    r"(?: -?\d{1,20}){13} (?P<threads>\d{1,7}) "
+)
+_STATUS = re.compile(r"^(Name|State|Pid|PPid|Threads|NSsid):\s*(\S.*)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +110,47 @@ def _start(word: str, rest: str) -> tuple[str, str]:
 
 
 def _plain(line: Line, table: int) -> Row | None:
+    stat = _STAT.match(line.text) if ") " in line.text[:80] else None
+    if stat is not None:
+        return _of_one(line, table, stat.groupdict())
     match = _AUX.match(line.text) or _EF.match(line.text)
     if match is None:
         return None
     found = match.groupdict()
     return _row(line, table, match["pid"], found.get("ppid") or "", found.get("state") or "", match["args"], "")
+
+
+def _of_one(line: Line, table: int, one: Mapping[str, str]) -> Row:
+    """A process by itself. That pid 1 is its parent says something only if its session is another's: the init of a
+
+    container leads the session of all that is in it.
+    """
+    state = one["state"] + ("l" if one["state"] == "Z" and int(one["threads"]) > 1 else "")
+    known = one["ppid"] if one["ppid"] != "1" or one["sid"] not in ("0", "1", one["pid"]) else ""
+    return _row(line, table, one["pid"], known, state, one["comm"], "")
+
+
+def statuses(lines: Iterable[Line]) -> Iterator[Row]:
+    """/proc/PID/status as rows."""
+    seen: dict[str, str] = {}
+    head: Line | None = None
+    for line in lines:
+        match = _STATUS.match(line.text) if ":" in line.text and not line.typed else None
+        if match is not None and match[1] == "Name":
+            yield from _status(head, seen)
+            seen, head = {}, line
+        if match is not None:
+            seen[match[1]] = match[2]
+    yield from _status(head, seen)
+
+
+def _status(head: Line | None, seen: dict[str, str]) -> Iterator[Row]:
+    pid, ppid, threads = seen.get("Pid", ""), seen.get("PPid", ""), seen.get("Threads", "1")
+    if head is None or not all(_number(word) for word in (pid, ppid, threads)) or not seen.get("State"):
+        return
+    sid = seen.get("NSsid", "1").split()[-1]
+    one = {"pid": pid, "ppid": ppid, "sid": sid, "state": seen["State"][0], "threads": threads}
+    yield _of_one(head, 0, {**one, "comm": seen["Name"][:64]})
 
 
 def _number(text: str) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from recover.core import engines
 from recover.core.explain.lines import Line
-from recover.core.explain.process_table import Row, rows
+from recover.core.explain.process_table import Row, rows, statuses
 from recover.core.explain.told import Told
 from recover.core.kinship import STORAGE
 from recover.model.process import Rank
@@ -31,6 +31,8 @@ def processes_told(lines: tuple[Line, ...]) -> tuple[list[Told], frozenset[int]]
     stacks = list(_stacks(lines))
     mine = {row.line.number for row in table} | {line.number for stack in stacks for line in stack}
     found = [*_survivors(lines, table), *_tables(table), *_in_stacks(stacks), *_status(lines)]
+    for row in statuses(lines):
+        found += _groups([row])
     return found, frozenset(mine)
 
 

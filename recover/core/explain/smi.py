@@ -22,8 +22,11 @@ _IDLE_MIB = 16
 _LOST = re.compile(r"GPU is lost", re.I)
 _RESET = re.compile(r"GPU requires reset|^\[?reset required\]?$", re.I)
 _GARBLED = re.compile(r"Unknown Error|ERR!", re.I)
+_NO_FIGURES = re.compile(r"^\|\s*\S+\s+ERR!\s+ERR!\s")
+_DISPLAY = re.compile(r"\.[0-7]\s+On\s*\|")
 _MEMORY_KEYS = frozenset({"memory.used", "used"})
 _MANUAL = "nvidia-smi manual"
+_FABRIC = frozenset({"fabric.state", "fabric.status"})
 
 
 def smi_told(lines: tuple[Line, ...], claimed: frozenset[int]) -> tuple[list[Told], frozenset[int]]:
@@ -40,6 +43,7 @@ class _Lines:
     def __init__(self, lines: tuple[Line, ...], seen: SmiText) -> None:
         self._lines = lines
         self._seen = seen
+        self._made: dict[str, bool] = {}  # GPU -> whether its fabric is complete
 
     def _told(self, signal: str, gpu: str, says: str, cure: Scope | None, fact: str, number: int) -> Told:
         who = f"the GPU at {gpu}" if ":" in gpu else f"GPU {gpu}" if gpu else "a GPU"
@@ -84,6 +88,8 @@ class _Lines:
         elif cell.key == "drain and reset recommended" and yes:
             says = "should be drained and reset, says the driver"
             yield self._told("recovery-action", cell.gpu, says, Scope.GPU, _MANUAL, cell.line)
+        elif cell.key in _FABRIC or (cell.section == "fabric" and cell.key in ("state", "status")):
+            yield from self._fabric(cell)
         elif yes and _is_remap_failure(cell):
             says = "could not remap bad memory: take it out of service"
             fact = "a reset hides it for a while only (awsome-distributed-ai pull request 1190)"
@@ -104,6 +110,20 @@ class _Lines:
             fact = "the driver's own recovery action outranks any table of Xids"
             yield self._told(signal, cell.gpu, says, ACTION_CURES[action], fact, cell.line)
 
+    def _fabric(self, cell: Cell) -> Iterator[Told]:
+        """What state it is in, and, once it is made, whether that went well."""
+        word = cell.value.strip("[]").lower()
+        if cell.key in ("state", "fabric.state"):
+            self._made[cell.gpu] = word == "completed"
+            if word in ("in progress", "not started"):
+                says = f"is not ready for CUDA: its NVLink fabric is {word}; wait, up to 10 minutes after a start"
+                fact = "then look at the fabric manager (nvrc issue 159)"
+                yield self._told("fabric-not-ready", cell.gpu, says, None, fact, cell.line)
+        elif self._made.get(cell.gpu) and word not in ("success", "n/a", "not supported", ""):
+            says = f"is not part of its NVLink fabric: {cell.value[:40]}"
+            fact = "reset all GPUs between the fabric manager's stop and start (nccl issue 1488)"
+            yield self._told("fabric-broken", cell.gpu, says, Scope.GPU, fact, cell.line)
+
     def _mig(self, gpu: str, number: int) -> Told:
         says = "has a change of its MIG mode pending, which its next reset applies"
         return self._told("mig-pending", gpu, says, Scope.GPU, "MIG user guide: the star marks a pending mode", number)
@@ -122,9 +142,19 @@ class _Lines:
                     and "/" not in row.memory.replace("N/A", "")
                 ):
                     yield from self._any_field(row.bus_id, row.memory, row.memory_line, memory=True)
+                if self._nothing_answers(row):
+                    says = "answers nothing but errors"
+                    fact = "an error in fan or power alone is none (azhpc-diagnostics 77); here the rest fails as well"
+                    yield self._told("gpu-fails", row.bus_id, says, Scope.GPU, fact, row.line)
                 if row.mig.endswith("*"):
                     yield self._mig(row.bus_id, row.mig_line)
                 yield from self._held(table, row)
+
+    def _nothing_answers(self, row: GpuRow) -> bool:
+        """Its name and its load, or its load, temperature and state."""
+        if not row.memory_line or row.utilisation != "ERR!":
+            return False
+        return row.name == "ERR!" or _NO_FIGURES.match(self._lines[row.memory_line - 1].text) is not None
 
     def ghosts(self) -> Iterator[Told]:
         """A listed holder that, as the same text says, does not exist."""
@@ -156,6 +186,8 @@ class _Lines:
             return
         if re.search(r"\bG[HB](?:10|200|300)\b", row.name):
             return  # the system shares its memory there and keeps freed pages
+        if _DISPLAY.search(self._lines[row.line - 1].text):
+            return  # a desktop's share, which old drivers do not list
         if used >= HELD_MIB:
             says = f"holds {used} MiB, and no process runs on it"
             fact = "nvidia-smi names none, so look on the host and for defunct processes first; then a reset frees it"
@@ -172,11 +204,15 @@ def _is_memory(cell: Cell) -> bool:
 
 
 def _is_remap_failure(cell: Cell) -> bool:
-    return cell.key in ("remapping failure occurred", "remapped row failure", "remapped rows.failure")
+    return cell.key in (
+        "remapping failure occurred", "remapped row failure", "remapped rows.failure", "unrepairable memory"
+    )  # fmt: skip
 
 
 def _is_remap_pending(cell: Cell) -> bool:
     if cell.key in ("remapped row pending", "remapped rows.pending", "retired pages.pending", "pending page blacklist"):
+        return True
+    if cell.key in ("channel repair pending", "tpc repair pending"):
         return True
     return cell.key in ("pending blacklist", "pending retirement") or (cell.section, cell.key) == (
         "remapped rows",

@@ -6,16 +6,18 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from recover.core.explain.boots import without_earlier_boots
+from recover.core.explain.bus import bus_told
 from recover.core.explain.kernel import kernel_told
 from recover.core.explain.lines import Line, read_lines
 from recover.core.explain.memory import memory_told
 from recover.core.explain.messages import said_by
 from recover.core.explain.processes import processes_told
+from recover.core.explain.servers import servers_told
 from recover.core.explain.smi import smi_told
 from recover.core.explain.told import Told, weight
 from recover.core.read.procfs import bus_id
 
-_LSPCI = re.compile(r"^(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] .*(?:NVIDIA|10de).*\(rev ff\)")
 # Of one device, or of a text that names none: what is told by the left makes the right its consequence.
 _COVERS: dict[str, frozenset[str]] = {
     "gpu-lost": frozenset(
@@ -34,24 +36,17 @@ _OF_A_DEAD_DEVICE = frozenset({"gpu-init-failed", "gpu-lost", "reset-failed-warn
 
 def explain(text: str) -> tuple[Told, ...]:
     """Findings and notes in the order of their lines."""
-    lines = read_lines(text)
+    lines = without_earlier_boots(read_lines(text))
     processes, rows = processes_told(lines)
     memory, figures = memory_told(lines)
     smi, printed = smi_told(lines, rows | figures)
     kernel, logged = kernel_told(lines, rows | figures | printed)
     said = said_by(lines, rows | figures | printed | logged)
-    found = [*processes, *memory, *smi, *kernel, *_bus(lines), *_off_bus_over_lines(lines, list(said))]
+    found = [*processes, *memory, *smi, *kernel, *bus_told(lines), *_off_bus_over_lines(lines, list(said))]
+    if not any(told.signal == "storage-hang" for told in found):  # who waits is said, and for what
+        found += servers_told(lines)
+    found = [told for told in found if not _passed(told, lines)]
     return tuple(sorted(_settled(_once(found)), key=lambda told: (told.line, told.signal)))
-
-
-def _bus(lines: tuple[Line, ...]) -> Iterator[Told]:
-    """lspci: a config space of ones only."""
-    for line in lines:
-        if not line.typed and "(rev ff)" in line.text and _LSPCI.match(line.text):
-            bdf = bus_id(line.text.split(" ", 1)[0])
-            says = f"the device at {bdf} answers with ones only: it is off the bus, and only a cold power cycle helps"
-            fact = "lspci (rev ff): warm reboots did not bring such cards back (shine-cluster issue 172)"
-            yield Told("gpu-lost", says, None, fact, line.number, line.shown, bdf)
 
 
 _PROBED = re.compile(r"The NVIDIA GPU (?P<bdf>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])")
@@ -68,6 +63,25 @@ def _off_bus_over_lines(lines: tuple[Line, ...], said: list[Told]) -> Iterator[T
             yield told
 
 
+_READY = re.compile(r"(?P<bdf>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): ready \d+ms after ")
+_ENDED_WELL = re.compile(
+    r"EngineCore\.shutdown|Application shutdown complete|Shutting down|destroy_process_group\(\) was not called"
+    r"|SIG(?:TERM|INT)\b.*received|[Rr]eceived (?:signal )?SIG(?:TERM|INT)|KeyboardInterrupt|Stopping container"
+)
+_TEARDOWN = 40  # lines that a server takes to say goodbye
+
+
+def _passed(told: Told, lines: tuple[Line, ...]) -> bool:
+    """A device that came back from its reset, and a part that ends with a server which was asked to."""
+    if told.signal == "reset-waiting":
+        after = (_READY.search(line.text) for line in lines[told.line :] if "ready " in line.text)
+        return any(match is not None and bus_id(match["bdf"]) == told.subject for match in after)
+    if told.signal == "dead-group" and "died unexpectedly" in told.text:
+        before = lines[max(0, told.line - 1 - _TEARDOWN) : told.line - 1]
+        return any(_ENDED_WELL.search(line.after) for line in before)
+    return False
+
+
 def _once(found: list[Told]) -> list[Told]:
     """The same of the same subject once, the gravest and first; what names no device or guest joins what does."""
     best: dict[tuple[str, str, str], Told] = {}
@@ -81,10 +95,13 @@ def _once(found: list[Told]) -> list[Told]:
 
 def _settled(found: list[Told]) -> Iterator[Told]:
     dead = {told.subject for told in found if told.signal in _DEAD_DEVICE and told.subject}
+    said: dict[str, set[str]] = {}
+    for told in found:
+        said.setdefault(told.subject, set()).add(told.signal)
     misfit = any(told.signal == "gpu-missing" and told.cure is None for told in found)
     timeout = any(told.signal == "flock-timeout" for told in found)
     for told in found:
-        if any(told.signal in _COVERS.get(other.signal, ()) and other.subject == told.subject for other in found):
+        if any(told.signal in _COVERS.get(signal, ()) for signal in said[told.subject]):
             continue
         if (told.signal == "gpu-init-failed" and misfit) or (told.signal == "flock-wait" and timeout):
             continue

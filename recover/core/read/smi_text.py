@@ -40,7 +40,7 @@ class GpuRow:
 
     @property
     def used_mib(self) -> int | None:
-        match = re.match(r"(\d{1,9})\s*MiB\s*/", self.memory)
+        match = re.match(r"(\d{1,9})\s*Mi?B\s*/", self.memory)
         return int(match.group(1)) if match else None
 
     @property
@@ -101,6 +101,7 @@ _COLUMNS = re.compile(
     r"^(?:memory|utilization|remapped_rows|retired_pages|ecc|pci|clocks|mig|power|temperature|fabric)\."
     r"|^gpu_|^uuid$|^pid$|^used_"
 )
+_DCGM = re.compile(r"^\|\s+(?:Health Monitor Report|Diagnostic)\s+\|")
 _INSIDE = re.compile(r"^(?:=+NVSMI LOG=+|Timestamp\s+: |Driver Version\s+: |KMD Version\s+: |Attached GPUs\s+: )")
 
 
@@ -124,11 +125,16 @@ class _Reader:
     gpu: str = ""
     section: str = ""
     columns: tuple[str, ...] = ()
+    foreign: bool = False  # a table of dcgmi: its words are sentences, and not nvidia-smi's
 
     def line(self, number: int, text: str) -> None:
         if text.startswith(("|", "+")) and text.endswith(("|", "+")) and len(text) > 3:
-            self._table(number, text)
-        elif text.startswith("<"):
+            self.foreign = self.foreign or _DCGM.match(text) is not None
+            if not self.foreign:
+                self._table(number, text)
+            return
+        self.foreign = False
+        if text.startswith("<"):
             self._xml(number, text)
         elif self.columns or "," in text:
             self._csv(number, text)
@@ -229,10 +235,13 @@ _ALONE = frozenset(
         "remapping failure occurred",
         "remapped row failure",
         "remapped row pending",
+        "channel repair pending",
+        "tpc repair pending",
+        "unrepairable memory",
     }
 )
 _SECTIONS = frozenset(
-    {"gpu reset status", "remapped rows", "fb memory usage", "retired pages", "mig mode", "ecc errors"}
+    {"gpu reset status", "remapped rows", "fb memory usage", "retired pages", "mig mode", "ecc errors", "fabric"}
 )
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import random
 
 KERNEL = (
-    "Linux version 6.8.12-4-pve (build@proxmox) (gcc (Debian 12.2.0-14) 12.2.0) #1 SMP PREEMPT_DYNAMIC",
     "Command line: BOOT_IMAGE=/boot/vmlinuz root=/dev/sda1 ro quiet nmi_watchdog=0 nosoftlockup intel_iommu=on",
     "watchdog: Delayed init of the lockup detector failed: -19",
     "NMI watchdog: Enabled. Permanently consumes one hw-PMU counter.",

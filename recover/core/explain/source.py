@@ -1,0 +1,82 @@
+# ruff: noqa: E501
+"""Source code and rules that quote a machine's message are nobody's trouble: such a line is told by its own syntax.
+
+What a program printed is never taken for code by its words alone: the form of a statement, of a string in a list or of
+a shell's pipeline is asked for. Prose is another thing: `is_advice` knows the words of a condition before a message.
+"""
+
+from __future__ import annotations
+
+import re
+
+_STRING = r"""(?:"[^"]*"|'[^']*'|`[^`]*`)"""
+_STATEMENT = re.compile(
+    r"""(?:if|elif|while|switch|for|foreach|except|catch|match|with|until)\b.*(?:[:{;)\]]|\bthen|\bdo)$"""
+    r"""|\} ?(?:else|catch)\b|(?:return|raise|throw|assert|yield|case|def|class|import|const|let|var|func|fn|echo|printf|print) ?[("'\w]"""
+    r"""|(?:e|z|f)?grep |rg -|\#(?:include|define|!/|[A-Za-z])|//|/\*"""
+    r"""|[\w.:>-]+!?(?<!Error)(?<!Exception)(?<!Warning)\((?:[\w.&*\[\]]+(?:\(|, *))*[rbfuL]{0,2}["'`]"""  # NV_PRINTF(LEVEL_ERROR, "…
+    r"""|[\w.\[\]]+ (?::|\+)?= [\[({"'\w]|[\w ]*\b[A-Za-z_]\w* = ?$"""
+    rf"""|(?:(?:readonly|export|local|declare|const|let|var) )?[A-Za-z_]\w*={_STRING}(?: *[;#].*)?$"""
+    rf"""|[rbf]{{0,2}}{_STRING} ?[,;)\]]+$|[rbf]{_STRING}$"""
+    r"""|\{ ?\w+: ?["'`]|\w+:\[?["'`].*[,\]]$"""
+)
+# Of a value in a log as well: what nothing stands before is code.
+_AT_THE_START = re.compile(r"""\(?[\w.]+\([rbf]?["'`].*["'`]\)*[,;]?$|\([\w.]+\([rbf]?["'`]""")
+_ALONE = re.compile(rf"[rbf]?{_STRING}$")
+_STARTS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_\"'`{}#/(")
+_PIPE = re.compile(
+    r"(?:sudo )?(?:(?:dmesg|journalctl|cat|tail|head|zcat|awk|sed|kubectl|docker|python3?|bash|sh|node) .*?(?:\|| -\w|[\"'/])|nvidia-smi (?:-\w|\|))"
+)
+_COMMAND = frozenset(
+    ("sudo", "dmesg", "journalctl", "cat", "tail", "head", "zcat", "awk", "sed", "kubectl", "docker", "nvidia-smi", "python", "python3", "bash", "sh", "node")
+)  # fmt: skip
+# A rule of a monitor: what follows its pattern in the same block is its own text.
+_RULE = re.compile(r"( *)(- )?(?:pattern|regex|expr|alert) ?: ?\S?")
+_KEY = re.compile(r"( *)[\w.-]+ ?: ")
+
+
+class Source:
+    """Lines in their order; a block of a rule is remembered, and what a line of code left open."""
+
+    def __init__(self) -> None:
+        self._rule = -1  # the indent of the keys of the rule that the last line belonged to
+        self._open = False
+
+    def is_code(self, raw: str, text: str) -> bool:
+        """`raw` with its indent, `text` without what a log wrote before it."""
+        code = self._in_rule(raw) or self._is_statement(raw, text)
+        self._open = raw.rstrip()[-1:] in ("(", "=", "[", "{", "+", "\\") or (code and raw.rstrip()[-1:] in ("'", '"'))
+        return code
+
+    def _is_statement(self, raw: str, text: str) -> bool:
+        if not text or text[0] not in _STARTS:
+            return False
+        if _STATEMENT.match(text) is not None:
+            return True
+        if text.split(" ", 1)[0] in _COMMAND and _PIPE.match(text) is not None:
+            return True
+        if not raw.lstrip().startswith(text[:12]):
+            return False
+        return _AT_THE_START.match(text) is not None or (self._open and _ALONE.match(text) is not None)
+
+    def _in_rule(self, raw: str) -> bool:
+        head = _RULE.match(raw) if ":" in raw else None
+        if head is not None:
+            self._rule = len(head[1]) + (2 if head[2] else 0)
+            return True
+        key = _KEY.match(raw) if self._rule >= 0 else None
+        if key is not None and len(key[1]) == self._rule:
+            return True
+        self._rule = -1
+        return False
+
+
+_CONDITION = re.compile(
+    r"\b(?:[Ii]f|[Ww]hether|[Ww]henever|[Ii]n case|[Ss]uch as|[Ll]ook for|[Cc]heck (?:for|that)|[Ss]earch for|[Gg]rep for|[Ww]hat to do|[Hh]ow to"
+    r"|for example|means?|e\.g\.|i\.e\.)\s"
+)
+
+
+def is_advice(text: str, at: int) -> bool:
+    """Whether the message at `at` stands in a sentence that does not say that it happened."""
+    return at > 3 and _CONDITION.search(text, 0, at) is not None
