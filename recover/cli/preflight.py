@@ -205,7 +205,7 @@ def _ran(name: str | None, facts_file: str | None) -> Path | None:
 
 def _remembered(found: Gathered, ran: Path | None) -> Gathered:
     """With what was measured here before; what is measured now is kept. Neither may hinder the judgement."""
-    from recover.core.budget.preflight import measured
+    from recover.core.budget.learned import measured
     from recover.edge.store.loadings import keep_loadings, load_loadings
 
     if ran is None:

@@ -193,7 +193,8 @@ def _notes(case: Case, asked: tuple[Demand, ...]) -> Iterator[str]:
     if bound and not isinstance(case.facts.device_tokens, Known):
         yield "the host pool must hold more tokens than the device pool, or the engine ends at start; not checked"
     if case.facts.others:
-        yield f"{len(case.facts.others)} other servers run: what they hold is not available; what they still load is"
+        number = len(case.facts.others)
+        yield f"{number} other servers run or start beside it: what they hold is not available; what they still load is"
     if case.facts.gpus and len(case.facts.gpus) < case.counts.on_host:
         yield f"{case.counts.on_host} ranks and {len(case.facts.gpus)} GPUs: not all of them would start"
     yield from launch.assumed

@@ -50,11 +50,15 @@ def parse(
     files: Files | None = None,
     env: Mapping[str, str] | None = None,
     version: Version | None = None,
+    engine: str = "",
 ) -> tuple[Launch, ...]:
-    """Every server that the text would start. Raises Problem for broken text and for text that starts none."""
+    """Every server that the text would start. `version` is that of `engine`, or of whatever engine it is.
+
+    Raises Problem for broken text and for text that starts none.
+    """
     if len(text) > LONGEST:
         raise Problem("the launch text is longer than 1 MB")
-    reader = _Reader(files or {}, version)
+    reader = _Reader(files or {}, version, engine)
     found = reader.document(text, env or {})
     if not found:
         noted = tuple(dict.fromkeys(reader.noted))[:_NOTED]
@@ -81,10 +85,10 @@ def from_argv(
 class _Reader:
     """Reads texts. `files` gains those that a script writes; `noted` says what was met that can't be followed."""
 
-    def __init__(self, files: Files, version: Version | None) -> None:
+    def __init__(self, files: Files, version: Version | None, engine: str = "") -> None:
         self.written: dict[str, str] = {}
         self.files: MutableMapping[str, str] = ChainMap(self.written, files)  # type: ignore[arg-type]  # only read
-        self.version = version
+        self.version, self.engine = version, engine
         self.noted: list[str] = []
 
     def document(self, text: str, env: Mapping[str, str], depth: int = 0) -> list[Launch]:
@@ -176,7 +180,7 @@ class _Reader:
 
     def build(self, found: Found, origin: Origin) -> Launch:
         """The launch of an engine that was found in a command."""
-        counted = found.version or self.version
+        counted = found.version or (self.version if self.engine in {"", found.engine} else None)
         env, missing, unclear = self._environment(found, origin)
         read = read_options(found.engine, counted, found.words)
         more = settings.from_files(found.engine, counted, read.options, env, self.files, missing)

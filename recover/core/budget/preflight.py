@@ -7,12 +7,14 @@ version it bears.
 from __future__ import annotations
 
 import shlex
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from recover.core.budget import words
+from recover.core.budget import beside, words
 from recover.core.budget.launch import from_argv, parse
+from recover.core.budget.learned import learned
 from recover.core.budget.model import (
     GB,
     Demand,
@@ -28,10 +30,10 @@ from recover.core.budget.model import (
     Verdict,
 )
 from recover.core.budget.preflight_follow import Tally
-from recover.core.budget.preflight_report import Gathered, Installed, Loading
+from recover.core.budget.preflight_report import Gathered, Installed
 from recover.core.budget.proof import Proof, proof_lines, semantics
 from recover.core.budget.ranks import counts
-from recover.core.budget.rewrite import sizing_options, with_value
+from recover.core.budget.rewrite import with_value
 from recover.core.budget.sizes import both, decimal
 from recover.core.budget.solve import judge
 from recover.core.budget.table import semantics as row_of
@@ -59,31 +61,44 @@ class Preflight:
         return 0 if self.verdict.fit in (Fit.FITS, Fit.TIGHT) else 1
 
 
-def preflight(text: str, found: Gathered, env: Mapping[str, str] | None = None) -> tuple[Preflight, ...]:
-    """Every server that the text starts, each judged beside the others. Raises Problem for text that is no launch."""
-    version = found.installed.version if found.installed is not None else None
-    launches = parse(text, files=dict(found.files), env=env, version=version)
+def preflight(
+    text: str, found: Gathered, env: Mapping[str, str] | None = None, files: Mapping[str, str] | None = None
+) -> tuple[Preflight, ...]:
+    """Every server that the text starts, each judged beside the others. `files`: texts that lie here.
+
+    Raises Problem for text that is no launch.
+    """
+    version, engine = (found.installed.version, found.installed.engine) if found.installed is not None else (None, "")
+    texts = ChainMap(dict(found.files), files or {})  # type: ignore[arg-type]  # only read
+    launches = parse(text, files=texts, env=env, version=version, engine=engine)
+    asked = [(launch, beside.own(found, launch, launches[0])) for launch in launches]
+    if len(asked) == 1:
+        return (one(*asked[0]),)
+    alone = [(launch, one(launch, own, sought=False).verdict) for launch, own in asked]
     results = []
-    for at, launch in enumerate(launches):
-        beside = tuple(other for i, other in enumerate(launches) if i != at)
-        facts = replace(found.facts, others=(*found.facts.others, *beside)) if beside else found.facts
-        results.append(one(launch, replace(found, facts=facts)))
+    for at, (launch, own) in enumerate(asked):
+        others = [other for i, other in enumerate(alone) if i != at]
+        rest = beside.rest(replace(own.facts, others=(*own.facts.others, *(o for o, _ in others))), others)
+        result = one(launch, replace(own, facts=rest.facts))
+        verdict = beside.doubted(result.verdict, rest)
+        results.append(replace(result, verdict=verdict, notes=(*result.notes, beside.note(rest))))
     return tuple(results)
 
 
-def one(launch: Launch, found: Gathered, *, plain: bool = False) -> Preflight:
-    """The judgement of one launch. `plain`: without a config, the model is taken to have no further pools."""
+def one(launch: Launch, found: Gathered, *, plain: bool = False, sought: bool = True) -> Preflight:
+    """The judgement of one launch. `plain`: without a config, the model is taken to have no further pools. `sought`:
+    with the largest values that fit."""
     installed = found.installed if found.installed is not None and found.installed.engine == launch.engine else None
     proofs = found.proofs if installed is not None else ()
     doubted = [proof for proof in proofs if not proof.proved]
     version = None if doubted else _version(launch, installed)
     launch = replace(launch, version=version)
     meanings = tuple(_meaning(proof, version) for proof in proofs)
-    facts, learned = _learned(launch, found)
+    facts, seen = learned(launch, found)
     plain = plain and found.config is None
-    verdict = judge(launch, facts, found.config, semantics=meanings, plain=plain)
+    verdict = judge(launch, facts, found.config, semantics=meanings, plain=plain, sought=sought)
     verdict = _were_it_per_rank(launch, facts, found.config, proofs, verdict)
-    notes = (*_notes(launch, installed, proofs), *learned)
+    notes = (*_notes(launch, installed, proofs), *seen)
     return Preflight(launch, verdict, installed, proofs, found.gaps, notes)
 
 
@@ -104,41 +119,6 @@ def _were_it_per_rank(
         return verdict
     why = f"the source is not known to divide --{flag}: were it per rank, {both(other.total_low)} would be asked"
     return replace(verdict, fit=Fit.CANNOT_TELL, reasons=(why, *verdict.reasons))
-
-
-def _learned(launch: Launch, found: Gathered) -> tuple[Facts, list[str]]:
-    """What a running server of the same model shows: the device pool's tokens, and what its processes hold beside
-    their pools. Where pools are private memory (SGLang before 0.5.13) the two can't be told apart."""
-    facts, said = found.facts, []
-    for other in found.running:
-        if other.launch.engine != launch.engine or not launch.model or other.launch.model != launch.model:
-            continue
-        if other.tokens and not isinstance(facts.device_tokens, Known):
-            facts = replace(facts, device_tokens=Known(other.tokens))
-            said.append(f"the device pool's {other.tokens} tokens are those of the server with pid {other.pid}")
-        if other.anon and facts.loading is None and not _private_pools(other.launch, launch.version):
-            facts = replace(facts, loading=other.anon)
-            said.append(f"loading was measured: {both(other.anon)} of private memory, the server with pid {other.pid}")
-    before = [one for one in found.ran if launch.model and (one.engine, one.model) == (launch.engine, launch.model)]
-    if before and facts.loading is None:
-        facts = replace(facts, loading=before[-1].amount)
-        said.append(f"loading was measured on {before[-1].day}: {both(before[-1].amount)}, when a server of it ran")
-    return facts, said
-
-
-def measured(found: Gathered, day: str) -> tuple[Loading, ...]:
-    """What the servers that run there teach for a time when they don't."""
-    version = found.installed.version if found.installed is not None else None
-    return tuple(
-        Loading(other.launch.engine, other.launch.model, other.anon, day)
-        for other in found.running
-        if other.anon and other.launch.model and not _private_pools(other.launch, version)
-    )
-
-
-def _private_pools(other: Launch, version: Version | None) -> bool:
-    known = other.version or version
-    return bool(sizing_options(other)) and (known is None or known.release < (0, 5, 13))
 
 
 def _version(launch: Launch, installed: Installed | None) -> Version | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from recover.core.budget.judge import Judged, judged, pool_tokens, verdict, worst
 from recover.core.budget.model import Facts, Fit, Launch, ModelConfig, Option, Safe, Semantics, Verdict
 from recover.core.budget.options import table
 from recover.core.budget.rewrite import command_of, with_value
-from recover.model.reading import Known, Unknown, Why
 
 _MOST = 1 << 52  # of any unit: the search ends below it
 # Flags whose largest value is looked for, where they or what they replace are in use.
@@ -44,8 +43,10 @@ def judge(
     draft: ModelConfig | None = None,
     semantics: tuple[Semantics, ...] = (),
     plain: bool = False,
+    sought: bool = True,
 ) -> Verdict:
-    """What the launch asks of the machine, whether it fits, and the largest value of each of its sizes that does.
+    """What the launch asks of the machine, whether it fits, and, if `sought`, the largest value of each of its sizes
+    that does.
 
     `semantics`: proofs from the installed source. `plain`: without a config, the model is said to have no side pools.
     """
@@ -53,37 +54,12 @@ def judge(
     core = asked.of(launch)
     if not isinstance(core, Judged):
         return core
+    if not sought:
+        return verdict(core)
     found_safe = (_safe(core, asked, flag) for flag in _SOLVED[launch.engine] if _in_use(core, flag))
     safe = tuple(s for s in found_safe if s is not None)
     found = verdict(core)
     return replace(found, safe=safe, corrected=_corrected(launch, asked, found, safe))
-
-
-def judge_all(
-    asked: Sequence[tuple[Launch, ModelConfig | None]],
-    facts: Facts,
-    *,
-    semantics: tuple[Semantics, ...] = (),
-    plain: bool = False,
-) -> tuple[Verdict, ...]:
-    """Several servers of one machine, in the order in which they start: each has what the ones before it leave."""
-    found: list[Verdict] = []
-    for launch, config in asked:
-        found.append(judge(launch, facts, config, semantics=semantics, plain=plain))
-        facts = _left(facts, found[-1])
-    return tuple(found)
-
-
-def _left(facts: Facts, before: Verdict) -> Facts:
-    """The machine once a server has started."""
-    taken = before.total_high
-    if taken is None or not isinstance(facts.available, Known):
-        return replace(facts, available=Unknown(Why.ABSENT, "what the server before it takes is not known"))
-    taken += before.loading
-    room = facts.cgroup_room
-    if isinstance(room, Known) and room.value is not None:
-        room = Known(max(0, room.value - taken))
-    return replace(facts, available=Known(max(0, facts.available.value - taken)), cgroup_room=room)
 
 
 def _in_use(core: Judged, flag: str) -> bool:

@@ -22,7 +22,7 @@ from recover.core.budget.model import (
     Unit,
     Verdict,
 )
-from recover.core.budget.solve import judge, judge_all
+from recover.core.budget.solve import judge
 from recover.core.budget.version import version
 from recover.core.budget.words import meaning_words
 from recover.model.reading import Known, Unknown, Why
@@ -249,12 +249,3 @@ def test_the_default_loading_and_margin_are_said() -> None:
 def test_packed_rows_of_a_dsa_model_in_the_ratio() -> None:
     found = judge(sglang("--tp 8 --kv-cache-dtype fp8_e4m3"), machine(device_tokens=Known(100_000)), GLM)
     assert found.demands[0].low == (200_000 + 1) * 78 * (656 + 132)
-
-
-def test_two_servers_share_one_machine() -> None:
-    launch = sglang("--tp 4 --hicache-size 48")
-    alone = judge(launch, machine(260, loading=20), LLAMA)
-    first, second = judge_all([(launch, LLAMA), (launch, LLAMA)], machine(260, loading=20))
-    assert [v.fit for v in (alone, first, second)] == [Fit.FITS, Fit.FITS, Fit.NOT]
-    unclear = sglang("--tp 4")
-    assert judge_all([(unclear, None), (launch, LLAMA)], machine(260))[1].fit is Fit.CANNOT_TELL

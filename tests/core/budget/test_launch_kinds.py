@@ -267,7 +267,7 @@ JUNK = [
 def test_broken_texts_are_read_or_refused_in_words(data: st.DataObject) -> None:
     """Cut and stirred texts give launches or a Problem, and no mark of ours is ever shown.
 
-    Seen to fail with `plain` left out of `_Reader.document`, and with a nested `${` whose end is sought with `str.index`.
+    Seen to fail with `plain` left out of `_Reader.document`, and with the end of a nested `${` sought by `str.index`.
     """
     text = data.draw(st.sampled_from(TEXTS))
     for _ in range(data.draw(st.integers(1, 3))):

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recover.core.budget.launch import parse
+from recover.core.budget.learned import measured
 from recover.core.budget.model import GB, GIB, Check, Fit, Pages, Pinning, Problem, Scope, Shm, Unit
 from recover.core.budget.preflight import (
     as_json,
@@ -19,7 +20,6 @@ from recover.core.budget.preflight import (
     explain_exhaustion,
     headline,
     lines,
-    measured,
     preflight,
     tally,
 )
