@@ -5,10 +5,11 @@ It drives ports only. Whatever can't be known is a reason not to act; a run whos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
-from recover.core.fleet import BUG, Picture, granted, open_breaker, refusal, released, same, settled
+from recover.core.fleet import BUG, Picture, granted, open_breaker, refusal, released, same, settled, withdrawn
 from recover.core.unattended import BY, Candidate, Objection, Rules, consent, objection
 from recover.core.windows import first
 from recover.model.act import Blast
@@ -19,6 +20,7 @@ from recover.model.watch import Ledger, Permit
 from recover.ports import Clock, Controllers, Gate, GateAnswer, Herald, LedgerBook, Lost
 
 STALE_S = 180.0  # a look that is older is left to the next check: a run before it took its time
+LIMIT, BREAKER = "limit", "breaker"  # rules that are asked for here
 CLOSE = "gpu-recover breaker close"
 
 
@@ -63,11 +65,20 @@ class WatchGate:
 
 
 Runs = Callable[[str, Gate], RunEnd]
+Jobs = Sequence[Callable[[], None]]
+
+
+def one_by_one(jobs: Jobs) -> None:
+    for job in jobs:
+        job()
 
 
 @dataclass(frozen=True, slots=True)
 class Attendant:
-    """`size`: targets of the fleet. `at_work`: who works on a target, or did lately. `run` raises only Ctrl-C."""
+    """`size`: targets of the fleet. `at_work`: who works on a target, or did lately. `run` raises only Ctrl-C.
+
+    `together` does jobs at the same time, or one by one, and comes back when all have ended.
+    """
 
     ledger: LedgerBook
     controllers: Controllers
@@ -77,16 +88,28 @@ class Attendant:
     at_work: Callable[[str], str]
     run: Runs
     herald: Herald
+    together: Callable[[Jobs], None] = one_by_one
 
     def attend(self, seen: Sequence[Candidate], picture: Picture) -> tuple[Attended, ...]:
-        """Each target in turn, the one that is sick for longest first; the answers in the order of `seen`."""
+        """All that the limits allow at the same time, the longest sick first; the answers in the order of `seen`.
+
+        All of them are counted before the first begins. A run that did nothing gives its place back, so who was kept
+        out by the limits is asked again afterwards.
+        """
         unheard = self._settle()
         found: dict[str, Attended] = {}
-        stopped = False
-        for one in sorted(seen, key=lambda c: c.standing.since):
-            found[one.target] = self._attend(one, picture, stopped)
-            ended = found[one.target].ended
-            stopped = stopped or (ended is not None and ended.end == EndKind.INTERRUPTED.value)
+        waiting = sorted(seen, key=lambda c: c.standing.since)
+        while waiting:
+            asked = [(one.target, self._permit(one, picture, found)) for one in waiting]
+            permits = [(target, permit) for target, permit in asked if isinstance(permit, Permit)]
+            found |= {target: answer for target, answer in asked if isinstance(answer, Attended)}
+            try:
+                self.together([partial(self._act, permit, found) for _, permit in permits])
+            finally:
+                for target, permit in permits:
+                    if target not in found:
+                        self._withdraw(permit)
+            waiting = [one for one in waiting if permits and found[one.target].rule == LIMIT]
         answers = tuple(found[one.target] for one in seen)
         return answers if not unheard or not answers else (_with(answers[0], *unheard), *answers[1:])
 
@@ -100,20 +123,30 @@ class Attendant:
             found[one.target], ledger = self._would(one, picture, ledger)
         return tuple(found[one.target] for one in seen)
 
-    def _attend(self, one: Candidate, picture: Picture, stopped: bool) -> Attended:
-        against = self._against(one, picture)
-        if against is None and stopped:
-            against = Objection("interrupted", "a run of this check was interrupted: nothing more is begun by it")
+    def _permit(self, one: Candidate, picture: Picture, found: Mapping[str, Attended]) -> Permit | Attended:
+        """A permit that is on disk, or why there is none."""
+        against = self._against(one, picture) or _interrupted(found)
         if against is not None:
             return Attended(one.target, against.rule, against.why)
         permit = self.ledger.change(lambda ledger: self._grant(ledger, one.target))
-        if isinstance(permit, Lost):
-            return Attended(one.target, "ledger", permit.why)
-        if isinstance(permit, Objection):
-            return Attended(one.target, permit.rule, permit.why)
+        match permit:
+            case Lost(why):
+                return Attended(one.target, "ledger", why)
+            case Objection(rule, why):
+                return Attended(one.target, rule, why)
+        return permit
+
+    def _act(self, permit: Permit, found: dict[str, Attended]) -> None:
+        """One run, and its answer into `found`. What has come up since the permit was given forbids also to begin."""
+        target = permit.target
+        against = _interrupted(found) or self._come_up(permit)
+        if against is not None:
+            self._withdraw(permit)
+            found[target] = Attended(target, against.rule, against.why)
+            return
         ended = RunEnd(BUG, True, "its run broke off")
         try:
-            ended = self.run(one.target, WatchGate(self.rules, lambda: self._still(permit)))
+            ended = self.run(target, WatchGate(self.rules, lambda: self._still(permit)))
         except KeyboardInterrupt:
             ended = RunEnd(EndKind.INTERRUPTED.value, True, "interrupted")
             raise
@@ -122,7 +155,7 @@ class Attendant:
         if ended.notice is not None:
             trouble = (*trouble, *self.herald.announce(ended.notice))
         why = f"{ended.why}; {said}" if said else ended.why
-        return Attended(one.target, "acted", why, ended, (*ended.unheard, *trouble))
+        found[target] = Attended(target, "acted", why, ended, (*ended.unheard, *trouble))
 
     def _would(self, one: Candidate, picture: Picture, ledger: Ledger | Lost) -> tuple[Attended, Ledger | Lost]:
         against = self._against(one, picture)
@@ -162,8 +195,20 @@ class Attendant:
         ledger = settled(ledger, now, fleet.window_s, self.controllers.lives)
         why = refusal(ledger, target, now, fleet, self.size, self.rules.unattended.runs_per_day)
         if why:
-            return ledger, Objection("breaker" if open_breaker(ledger) is not None else "limit", why)
+            return ledger, Objection(BREAKER if open_breaker(ledger) is not None else LIMIT, why)
         return granted(ledger, target, self.controllers.me(), now)
+
+    def _come_up(self, permit: Permit) -> Objection | None:
+        why = self._still(permit)
+        if not why:
+            return None
+        ledger = self.ledger.read()
+        lost, opened = isinstance(ledger, Lost), isinstance(ledger, Ledger) and open_breaker(ledger) is not None
+        return Objection("ledger" if lost else BREAKER if opened else "maintenance", why)
+
+    def _withdraw(self, permit: Permit) -> None:
+        """Should it fail, the permit stays, and once this process is gone it opens the breaker."""
+        self.ledger.change(lambda ledger: (withdrawn(ledger, permit), None))
 
     def _still(self, permit: Permit) -> str:
         """Asked before every try: what holds at the beginning of a run may not hold half an hour later."""
@@ -198,6 +243,12 @@ class Attendant:
             return ()
         what = f"nothing is recovered unattended any more: {breaker.why}"
         return self.herald.announce(Notice(breaker.opened_at, Event.BREAKER, breaker.target, what, next=CLOSE))
+
+
+def _interrupted(found: Mapping[str, Attended]) -> Objection | None:
+    if any(a.ended is not None and a.ended.end == EndKind.INTERRUPTED.value for a in tuple(found.values())):
+        return Objection("interrupted", "a run of this check was interrupted: nothing more is begun by it")
+    return None
 
 
 def _with(one: Attended, *trouble: str) -> Attended:

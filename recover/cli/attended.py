@@ -72,7 +72,8 @@ class Attention:
         if not self.wish.recover:
             return seen
         fleet = picture(self.opened.config, self.opened.state, seen)
-        who = attendant(self.opened, {t.name: t for t in targets}, self._view, self._bug, dry=self.wish.dry_run)
+        by_name = {t.name: t for t in targets}
+        who = attendant(self.opened, by_name, self._view, self._bug, self._told, dry=self.wish.dry_run)
         now = who.clock.now()
         found = [
             Candidate(one, self.watched[one.target].standing, now, self.watched[one.target].trouble) for one in seen
@@ -91,7 +92,15 @@ class Attention:
     def _view(self, wired: Wired) -> Any:
         from recover.cli.views import view_for
 
-        return view_for(wired.playbook, quiet=self.quiet or self.wish.dry_run, verbose=True, now=wired.clock.now)
+        quiet, name = self.quiet or self.wish.dry_run, clean(wired.target.name)
+        return view_for(wired.playbook, quiet=quiet, verbose=True, now=wired.clock.now, about=name)
+
+    def _told(self, who: str) -> None:
+        """Called from a signal handler, while several runs go on."""
+        if not self.quiet:
+            from recover.cli.plain import PlainView
+
+            PlainView().told(who)
 
     def _bug(self, error: Exception) -> None:
         from recover.cli.trouble import bug

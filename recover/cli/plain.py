@@ -30,7 +30,10 @@ class PlainView:
         *,
         verbose: bool = False,
         beat: bool = True,
+        about: str = "",
     ) -> None:
+        """`about`: what each line begins with, where several runs share a terminal."""
+        self._about = f"{about}: " if about else ""
         self._write = write if write is not None else _stderr
         self._stamp = stamp if stamp is not None else wall_stamp
         self._verbose, self._beat = verbose, beat
@@ -56,7 +59,7 @@ class PlainView:
             self._began = entry.at
         text = line(entry)
         if text and (self._verbose or self._is_news(entry, text)):
-            self._write(f"{self._stamp(entry.at, self._began)} {text}\n")
+            self._write(f"{self._stamp(entry.at, self._began)} {self._about}{text}\n")
         if text:
             self._last = (text, time.monotonic())
 
@@ -81,10 +84,10 @@ class PlainView:
 
     def told(self, who: str) -> None:
         """A signal came while something is being done: say at once that it was heard."""
-        self._write(f"{who} heard: what is going on is finished and put back first, then it ends\n")
+        self._write(f"{self._about}{who} heard: what is going on is finished and put back first, then it ends\n")
 
     def waiting(self, what: str) -> None:
-        self._write(f"{what}\n")
+        self._write(f"{self._about}{what}\n")
         self._last = (what, time.monotonic())
 
     def _keep_beating(self) -> None:
@@ -93,7 +96,7 @@ class PlainView:
             quiet = time.monotonic() - since
             if quiet >= SILENCE_S and not self._asking:
                 with contextlib.suppress(OSError):
-                    self._write(f"{' ' * 8} still ({span(quiet)}): {text}\n")
+                    self._write(f"{' ' * 8} {self._about}still ({span(quiet)}): {text}\n")
 
 
 class SilentView:

@@ -63,14 +63,16 @@ def at_terminal() -> bool:
     return sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
-def view_for(playbook: Playbook, *, quiet: bool, verbose: bool, now: Callable[[], float] = time.time) -> SteadyView:
-    """The view that fits. Verbose is plain: lines can be kept, a live view can't."""
+def view_for(
+    playbook: Playbook, *, quiet: bool, verbose: bool, now: Callable[[], float] = time.time, about: str = ""
+) -> SteadyView:
+    """The view that fits. Verbose is plain: lines can be kept, a live view can't. `about` stands before each line."""
     from recover.cli.plain import PlainView, SilentView
 
     if quiet:
         return SteadyView(SilentView())
     if verbose or not at_terminal():
-        return SteadyView(PlainView(verbose=verbose))
+        return SteadyView(PlainView(verbose=verbose, about=about))
     from rich.console import Console
 
     from recover.cli.live import LiveView

@@ -168,6 +168,11 @@ def released(ledger: Ledger, permit: Permit, now: float, end: str, *, tried: boo
     return replace(ledger, breakers=(*ledger.breakers, Breaker(now, permit.target, f"{end}: {says}"))[-_KEPT:])
 
 
+def withdrawn(ledger: Ledger, permit: Permit) -> Ledger:
+    """Without a permit of which no use was made: it counts for nothing."""
+    return replace(ledger, permits=tuple(p for p in ledger.permits if not same(p, permit)))
+
+
 def explained(end: str, tried: bool) -> bool:
     match ENDS.get(end, Explained.NO):
         case Explained.YES:

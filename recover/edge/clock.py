@@ -41,10 +41,16 @@ class SignalInterrupts:
     A signal never cuts an act: the engine looks here between acts, and pays what it owes before it ends.
     """
 
-    def __init__(self, abort_file: Path | None = None, also: Callable[[], str] = lambda: "") -> None:
-        self._abort_file, self._also = abort_file, also
+    def __init__(
+        self,
+        abort_file: Path | None = None,
+        also: Callable[[], str] = lambda: "",
+        above: SignalInterrupts | None = None,
+    ) -> None:
+        """`above` has the signals, of several runs at the same time; without it they are taken by this one itself."""
+        self._abort_file, self._also, self._above = abort_file, also, above
         self._who = ""
-        self.asked = 0  # signals so far: who asks again wants more than a good end
+        self._signals = 0
         self._asked_at = 0.0
         self._lock = threading.Lock()
         self._before: dict[int, Any] = {}
@@ -52,6 +58,8 @@ class SignalInterrupts:
 
     def install(self) -> None:
         """Take the signals of this process (main thread only)."""
+        if self._above is not None:
+            return
         for number in _SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup a hang-up is to be ignored
                 self._before[number] = signal.signal(number, self._on_signal)
@@ -63,12 +71,18 @@ class SignalInterrupts:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         who = signal.Signals(number).name
-        self.asked += 1
+        self._signals += 1
         self._who = self._who or who
         self.told(who)
 
+    @property
+    def asked(self) -> int:
+        """Signals so far: who asks again wants more than a good end."""
+        return self._signals + (self._above.asked if self._above is not None else 0)
+
     def pending(self) -> str:
-        return self._who or self._also() or self._aborted()
+        above = self._above.pending() if self._above is not None else ""
+        return self._who or above or self._also() or self._aborted()
 
     def _aborted(self) -> str:
         if self._abort_file is None:

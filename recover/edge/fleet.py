@@ -1,6 +1,6 @@
 """Many looks at once under one total deadline: none waits for one that hangs, and what comes too late is left behind.
 
-Threads are daemons, because a look that hangs must not keep the process alive either.
+Their threads are daemons, because a look that hangs must not keep the process alive either. Runs are another matter.
 """
 
 from __future__ import annotations
@@ -114,3 +114,31 @@ def at_once(
             ripe = min((began + patience_s - now for began in running), default=left) if waiting else left
             wake.wait(max(0.0, min(left, ripe)) + 0.001)
         return [task.told(started) for task in tasks]
+
+
+def side_by_side(jobs: Sequence[Callable[[], None]]) -> None:
+    """Each in a thread of its own, waited for to its end however long it takes; what one of them raises is raised.
+
+    Not daemons: what they do must come to its end also where the waiting is broken off.
+    """
+    wrong: list[BaseException] = []
+
+    def body(job: Callable[[], None]) -> None:
+        try:
+            job()
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = []
+    for job in jobs:
+        thread = threading.Thread(target=body, args=(job,), name="run")
+        try:
+            thread.start()
+        except RuntimeError:  # the machine has no thread to give
+            body(job)
+        else:
+            threads.append(thread)
+    for thread in threads:
+        thread.join()
+    if wrong:
+        raise wrong[0]

@@ -48,6 +48,7 @@ class Recovery:
     view: View
     flags: Flags
     hooks: Mapping[HookEvent, Hook]
+    above: SignalInterrupts | None = None  # has the signals, where several runs go on at the same time
 
     def run(self) -> Result:
         name, now = self.wired.target.name, self.wired.clock.now()
@@ -89,7 +90,9 @@ class Recovery:
         folder = self.state.run(self.wired.target.name, run)
         journal = FileJournal(folder)
         (folder / "abort").unlink(missing_ok=True)
-        interrupts = SignalInterrupts(folder / "abort", lambda: "a full state folder" if journal.full else "")
+        interrupts = SignalInterrupts(
+            folder / "abort", lambda: "a full state folder" if journal.full else "", self.above
+        )
         interrupts.told = getattr(self.view, "told", interrupts.told)
         interrupts.install()
         self.wired.clock.woken_by(lambda: bool(interrupts.pending()))

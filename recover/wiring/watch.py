@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from recover.attendant import Attendant, RunEnd
+from recover.attendant import Attendant, Jobs, RunEnd, one_by_one
 from recover.core.config import Config
 from recover.core.fleet import BUG, FAR_S, Picture
 from recover.core.report.check.verdict import Checked
 from recover.core.report.result import SERVICE_NOT_BACK, exit_code
 from recover.core.unattended import Rules
-from recover.edge.clock import SystemClock
+from recover.edge.clock import SignalInterrupts, SystemClock
+from recover.edge.fleet import side_by_side
 from recover.edge.store.folder import StateFolder
 from recover.edge.store.journal import JournalDamaged, read_entries
 from recover.edge.store.ledger import FileLedger, LocalControllers
@@ -26,6 +27,7 @@ from recover.model.snapshot import Target
 from recover.model.watch import Standing, Status
 from recover.ports import Gate, View
 from recover.wiring.app import App
+from recover.wiring.run import Recovery
 from recover.wiring.words import Flags, Held, Result, UsageProblem, Wired
 
 FRESH_S = 900.0  # what was seen of the rest of the fleet counts for so long
@@ -49,13 +51,16 @@ def playbook_of(app: App) -> Playbook:
 
 
 def attendant(
-    app: App, targets: Mapping[str, Target], view_of: Views, bug: Callable[[Exception], None], *, dry: bool = False
-) -> Attendant:
-    """`targets` by name: those that were looked at. `bug` is told of what `run` never raises. Raises UsageProblem."""
+    app: App, targets: Mapping[str, Target], view_of: Views, bug: Callable[[Exception], None],
+    told: Callable[[str], None] = lambda who: None, *, dry: bool = False,
+) -> Attendant:  # fmt: skip
+    """`targets` by name: those that were looked at. `bug` is told of what `run` never raises, `told` who asked several
+    runs to stop. Raises UsageProblem.
+    """
     playbook = playbook_of(app)
     assert playbook.unattended is not None
     config, clock = app.config, SystemClock()
-    runs = _Runs(app, targets, playbook, view_of, bug)
+    runs = _Runs(app, targets, playbook, view_of, bug, told)
     return Attendant(
         ledger=FileLedger(app.state),
         controllers=LocalControllers(),
@@ -65,6 +70,7 @@ def attendant(
         at_work=lambda target: at_work(app.state, target, clock.now()),
         run=runs.plan if dry else runs.run,
         herald=app.herald(),
+        together=runs.together,
     )
 
 
@@ -101,13 +107,28 @@ def at_work(state: StateFolder, target: str, now: float) -> str:
     return ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Runs:
     app: App
     targets: Mapping[str, Target]
     playbook: Playbook
     view_of: Views
     bug: Callable[[Exception], None]
+    told: Callable[[str], None]  # who asked to stop, while several runs go on
+    above: SignalInterrupts | None = None
+
+    def together(self, jobs: Jobs) -> None:
+        """Several at the same time. A signal comes to the main thread alone, and is for all of them."""
+        if len(jobs) < 2:
+            return one_by_one(jobs)
+        self.above = SignalInterrupts()
+        self.above.told = self.told
+        self.above.install()
+        try:
+            side_by_side(jobs)
+        finally:
+            self.above.uninstall()
+            self.above = None
 
     def run(self, name: str, gate: Gate) -> RunEnd:
         """A whole run. All that goes wrong is an end; nothing but Ctrl-C comes through."""
@@ -143,7 +164,10 @@ class _Runs:
         wired = self.app.wire(self.targets[name], self.playbook, flags)
         try:
             with self.view_of(wired) as view:
-                return self.app.recover_untold(wired, gate, view, flags)
+                if self.above is None:
+                    return self.app.recover_untold(wired, gate, view, flags)
+                self.app.state.ready()
+                return Recovery(self.app.state, wired, gate, view, flags, self.app.config.hooks, self.above).run()
         finally:
             wired.close()
 

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -282,6 +283,37 @@ def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
         time.sleep(0.02)
 
 
+def test_as_many_as_the_limits_allow_are_worked_on_at_the_same_time_and_a_signal_is_for_all(
+    fleet: Made, tmp_path: Path
+) -> None:
+    """A real process; none of the three could end before the others have begun."""
+    app = fleet(replace(ANY, max_nodes=2), a="slow-release", b="slow-release", c="slow-release", d="idle")
+    app.speed = 5.0
+    said = tmp_path / "said"
+    child = os.fork()
+    if child == 0:
+        try:
+            sys.stderr = said.open("w")
+            os._exit(main(("check", "--all", "--recover"), app))
+        except BaseException:
+            os._exit(99)
+    folders = [app.state.target(name) for name in "abc"]
+
+    def at_work() -> list[bool]:
+        return [noted(f) is not None and any(isinstance(e, Began) for e in entries(f)) for f in folders]
+
+    until(lambda: sum(at_work()) == 2)
+    os.kill(child, signal.SIGTERM)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+    ends = [e.end.kind for f in folders for e in entries(f) if isinstance(e, Closed)]
+    assert ends == [EndKind.INTERRUPTED] * 2 and not any(noted(f) for f in folders)
+    shown = said.read_text()
+    assert sum(f"{name}: end-workers begins" in shown for name in "abc") == 2
+    assert shown.count("SIGTERM heard") == 1
+    ledger = FileLedger(app.state).read()
+    assert isinstance(ledger, Ledger) and not ledger.breakers and all(p.ended for p in ledger.permits)
+
+
 def test_a_persons_run_is_never_taken_over(cli: Cli, fleet: Made, tmp_path: Path) -> None:
     lock = TargetLock(tmp_path / "state/targets/node")
     assert lock.take(Holder("run-1", "kim", socket.gethostname(), os.getpid(), time.time())) is None
@@ -294,7 +326,7 @@ def test_a_persons_run_is_never_taken_over(cli: Cli, fleet: Made, tmp_path: Path
 
 
 def test_what_a_killed_run_leaves_opens_the_breaker_at_the_next_check(cli: Cli, fleet: Made) -> None:
-    app = fleet(node="orphaned", other="dead-rank")
+    app = fleet(node="orphaned", other="idle")
     app.faults["node"] = replace(FAULTS["orphaned"], release_s=3600.0)
     app.speed = 5.0
     child = os.fork()

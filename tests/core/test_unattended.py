@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from recover.attendant import Attendant, Attended, RunEnd, WatchGate
+from recover.attendant import Attendant, Attended, Jobs, RunEnd, WatchGate, one_by_one
 from recover.core.diagnose import assess
 from recover.core.fleet import FleetLimits, Picture, granted, released
 from recover.core.guards import Context, refusal
@@ -36,7 +37,7 @@ from recover.model.notice import Notice
 from recover.model.record import Began, Saw, Try
 from recover.model.snapshot import Channel
 from recover.model.verdict import Diagnosis, Finding, Scope, State
-from recover.model.watch import Controller, Ledger, Standing, Status, Transition
+from recover.model.watch import Controller, Ledger, Permit, Standing, Status, Transition
 from recover.ports import Gate, GateAnswer, Lost
 from recover.steps.common import MAY_DIE
 from recover.steps.table import ALL_STEPS
@@ -519,3 +520,98 @@ def test_the_one_that_is_sick_for_longest_comes_first(end: str, order: list[str]
     answers = who.attend(three(clock), Picture(9, dict.fromkeys("abcdefghi", Status.OK)))
     assert [a.target for a in answers] == ["a", "b", "c"] and begun == order
     assert [a.rule for a in answers] == rules
+
+
+a_candidate = cache(candidate)  # it takes a while to make one
+
+
+@dataclass
+class Crowd:
+    """Sick targets, each with how its run ends; a wave's runs begin and end in an order that nobody chose."""
+
+    ends: dict[str, str]  # the last part of a name is how long its target is sick
+    max_nodes: int
+    rng: Any
+    book: Memory = field(default_factory=Memory)
+    begun: list[str] = field(default_factory=list)
+    ended: list[str] = field(default_factory=list)
+    waves: list[tuple[set[str], set[str]]] = field(default_factory=list)  # who may begin; who had a place then
+    answers: tuple[Attended, ...] = ()
+
+    def attend(self) -> Crowd:
+        clock = SimulatedClock(1_796_000_000.0)
+        rules = replace(RULES, fleet=FleetLimits(max_nodes=self.max_nodes, max_percent=100, sick_percent=100))
+        size = len(self.ends)
+
+        def run(name: str, gate: Gate) -> RunEnd:
+            self.begun.append(name)
+            self.ended.append(name)
+            end = self.ends[name]
+            return RunEnd(end, end != "healthy", "says", "run")
+
+        def together(jobs: Jobs) -> None:
+            places = {p.target for p in self.book.ledger.permits if not p.ended or p.tried}
+            self.waves.append(({job.args[0].target for job in jobs}, places))  # type: ignore[attr-defined]
+            one_by_one(self.rng.sample(list(jobs), len(jobs)))
+
+        who = Attendant(self.book, Alone(), clock, rules, size, lambda name: "", run, Heard(), together)
+        one = replace(a_candidate(), at=clock.now())
+        seen = [
+            replace(one, checked=replace(one.checked, target=n), standing=replace(one.standing, target=n, since=AT - i))
+            for i, n in enumerate(self.ends)
+        ]
+        self.answers = who.attend(seen, Picture(size, dict.fromkeys(self.ends, Status.OK)))
+        return self
+
+
+def several_hold(crowd: Crowd) -> None:
+    assert all(len(places) <= crowd.max_nodes for _, places in crowd.waves), crowd.waves
+    assert all(may <= places for may, places in crowd.waves), "begun before it was counted"
+    assert len(set(crowd.begun)) == len(crowd.begun), "a target twice"
+    final = [name for name in crowd.ended if crowd.ends[name] in ("exhausted", "interrupted")]
+    assert not final or crowd.ended.index(final[0]) == len(crowd.ended) - 1, "begun after one that ends it for all"
+    permits = crowd.book.ledger.permits
+    assert all(p.ended for p in permits) and sorted(p.target for p in permits) == sorted(crowd.begun)
+    acted = {a.target for a in crowd.answers if a.rule == "acted"}
+    assert acted == set(crowd.begun) and [a.target for a in crowd.answers] == list(crowd.ends)
+    assert len(crowd.begun) == len(crowd.ends) or {a.rule for a in crowd.answers} & {"limit", "breaker", "interrupted"}
+
+
+ENDINGS = st.sampled_from(["recovered", "healthy", "exhausted", "interrupted"])
+CROWDS = st.builds(
+    lambda ends, nodes, rng: Crowd({f"node-{i}": end for i, end in enumerate(ends)}, nodes, rng),
+    st.lists(ENDINGS, min_size=1, max_size=6), st.integers(1, 6), st.randoms(use_true_random=False),
+)  # fmt: skip
+
+
+@settings(deadline=None)
+@given(CROWDS)
+def test_several_at_once_are_counted_first_and_one_that_fails_stops_who_has_not_begun(crowd: Crowd) -> None:
+    several_hold(crowd.attend())
+
+
+def _not_asked_again(self: Attendant, permit: Permit) -> None:
+    return None
+
+
+def _permits_stay(self: Attendant, permit: Permit) -> None:
+    return None
+
+
+SEVERAL_PLANTED: dict[str, tuple[str, Callable[..., Any]]] = {
+    "a run that has not begun does not ask what came up": ("_come_up", _not_asked_again),
+    "a permit of which no use was made stays": ("_withdraw", _permits_stay),
+}
+
+
+@pytest.mark.parametrize("bug", SEVERAL_PLANTED)
+def test_planted_bug_among_several_is_caught(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Attendant, *SEVERAL_PLANTED[bug])
+
+    @settings(max_examples=200, database=None, phases=[Phase.generate], deadline=None)
+    @given(CROWDS)
+    def check(crowd: Crowd) -> None:
+        several_hold(crowd.attend())
+
+    with pytest.raises(AssertionError):
+        check()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -150,6 +151,18 @@ def test_the_second_holder_is_told_who_has_it(tmp_path: Path) -> None:
     mine.release()
     assert other.take(Holder("r2", "lou", "there", 43, 1001.0)) is None
     other.release()
+
+
+def test_who_is_just_given_it_back_is_waited_for_and_never_called_nobody(tmp_path: Path) -> None:
+    """A holder says that it is gone before it is. Seen to fail where that moment was told as a run of nobody."""
+    mine, wanted = TargetLock(tmp_path), TargetLock(tmp_path)
+    assert mine.take(Holder("r1", "kim", "here", 42, 1000.0)) is None
+    (tmp_path / "lock").write_bytes(b"")  # what release does first
+    later = threading.Timer(0.1, mine.release)
+    later.start()
+    assert wanted.take(Holder("r2", "lou", "here", 43, 1001.0)) is None
+    later.join()
+    wanted.release()
 
 
 def test_a_crash_releases_the_lock(tmp_path: Path) -> None:

@@ -6,8 +6,11 @@ import fcntl
 import json
 import os
 import socket
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+NOTED_WITHIN_S = 1.0  # who has just taken it has not said so yet, and who gives it back says so first
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +35,21 @@ class TargetLock:
 
     def take(self, holder: Holder) -> Holder | None:
         """None: it is ours now. Else who holds it. Raises OSError where the folder can't be written."""
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            other = _read(os.pread(fd, 4096, 0)) or Holder("?", "?", "?", 0, 0.0)
-            os.close(fd)
-            return other
-        self._fd = fd
-        self.note(holder)
-        return None
+        until = time.monotonic() + NOTED_WITHIN_S
+        while True:
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                other = _read(os.pread(fd, 4096, 0))
+                os.close(fd)
+                if other is None and time.monotonic() < until:
+                    time.sleep(0.01)
+                    continue
+                return other or Holder("?", "?", "?", 0, 0.0)
+            self._fd = fd
+            self.note(holder)
+            return None
 
     def note(self, holder: Holder) -> None:
         """Say who holds it, while it is ours: all that others can know of us."""
