@@ -29,7 +29,7 @@ from tests.core.looks import follow, once, stuck
 from tests.core.test_public_cases import Found, driver, no_word, one_gpu, rank_lost, shm, told
 from tests.core.test_public_cases_node import contained, first, on_node, within
 from tests.core.world import play
-from tests.steps.looks import node, vm
+from tests.steps.looks import node, pci, vm
 
 NOTHING: Found = []
 PERSON: Found = [("driver-not-loaded", None)]
@@ -71,6 +71,14 @@ def held(**of_guest: Any) -> Snapshot:
     return within(one_gpu(used_mib=Known(70_000), processes=[31_794]), **of_guest)
 
 
+def given(count: int, expect: int) -> Snapshot:
+    """The VM is given so many GPUs, and all of them are there; the baseline is of eight."""
+    seen = vm({"hostpci": tuple(pci(i, gpus=Known(1)) for i in range(count))})
+    there = {"gpus": b.gpus(count), "pci_gpus": Known(tuple(b.bus(i) for i in range(count)))}
+    target = b.target(expect=(("gpus", expect),) if expect else ())
+    return b.healthy_snapshot(hypervisor=seen, target=target, **there)
+
+
 WITHOUT_INIT = Known(tuple(p for p in b.system_processes() if p.pid == 600))
 CLOSED = (
     "NVRM: The NVIDIA GPU 0000:01:00.0 (PCI ID: 10de:2bb5)",
@@ -108,6 +116,19 @@ CASES: dict[str, tuple[Snapshot, Found]] = {
     "one card of eight that the driver did not take, and no word why": (
         b.healthy_snapshot(gpus=b.gpus()[1:]), [("gpu-missing", "driver")],
     ),
+    "RTX PRO behind Proxmox: it works until the guest's first restart, and then the driver cannot take it": (
+        unloaded("NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x24:0x72:1568)",
+                 "nvidia: probe of 0000:01:00.0 failed with error -1",
+                 "NVRM: None of the NVIDIA devices were initialized."),
+        [("driver-not-loaded", "vm")],
+    ),
+    "Proxmox forum 179366, with a single card: its I/O region is invalid, so the driver does not stay": (
+        unloaded("NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:",
+                 "nvidia: probe of 0000:01:00.0 failed with error -1"),
+        PERSON,
+    ),
+    "a card was taken from the VM, which has all that it is given": (given(7, expect=0), NOTHING),
+    "the same, and the configuration still expects it": (given(7, expect=8), [("gpu-missing", None)]),
     # ---- a hang that is none
     "docker pause: the freezer holds the server": (
         b.serving_snapshot(processes=ranks(wchan="do_freezer_trap"), servers=TIMED_OUT), NOTHING,
@@ -146,6 +167,14 @@ CASES: dict[str, tuple[Snapshot, Found]] = {
         [("vm-paused", None)],
     ),
     "the guest's kernel panicked": (asleep("guest-panicked"), [("vm-halted", "vm"), ("guest-mute", "vm")]),
+    "it accepts connections and says nothing, while its guest agent answers": (
+        b.mute_snapshot(Mute(Failure.BANNER_SILENCE, "x"), hypervisor=b.hypervisor(agent=Known(AgentState.ANSWERS))),
+        NOTHING,
+    ),
+    "it accepts connections and says nothing, and has no agent": (
+        b.mute_snapshot(Mute(Failure.BANNER_SILENCE, "x"), hypervisor=b.hypervisor(agent=Known(AgentState.OFF))),
+        [("guest-mute", "vm")],
+    ),
     # ---- lost in the guest, and what the node knows of it
     "two GPUs are lost, and both read ones on the node": (
         two_lost(False, False), [("pci-device-gone", "host-device")] + [("gpu-lost", "host-device")] * 2,

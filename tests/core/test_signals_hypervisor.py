@@ -19,6 +19,7 @@ from tests.core import builders as b
 from tests.core.looks import finding, once, signals, stuck
 
 SILENT = {"agent": Known(AgentState.SILENT)}
+NO_AGENT = {"agent": Known(AgentState.OFF)}
 NEVER = [
     f for f in Failure if f not in {Failure.CONNECT_TIMEOUT, Failure.BANNER_SILENCE, Failure.TIMEOUT, Failure.DIED}
 ]
@@ -30,9 +31,15 @@ def mute(failure: Failure, **changes: object) -> Snapshot:
 
 
 def test_silence_after_tcp_is_a_witness() -> None:
-    found = finding(stuck(mute(Failure.BANNER_SILENCE)), "guest-mute")
+    found = finding(stuck(mute(Failure.BANNER_SILENCE, api=NO_AGENT)), "guest-mute")
     assert (found.cure, found.at_least) == (Scope.VM, Scope.VM)
-    assert once(mute(Failure.BANNER_SILENCE)).state is State.UNCERTAIN
+    assert once(mute(Failure.BANNER_SILENCE, api=NO_AGENT)).state is State.UNCERTAIN
+
+
+def test_an_agent_that_answers_outweighs_a_silence_after_tcp() -> None:
+    """Its programs run: what accepts and says nothing may be sshd alone, or something on our way to it."""
+    diagnosis = stuck(mute(Failure.BANNER_SILENCE), 20)
+    assert (diagnosis.findings, diagnosis.state) == ((), State.UNCERTAIN)
 
 
 def test_an_agent_that_answered_and_is_silent_is_a_witness() -> None:
@@ -58,7 +65,7 @@ def test_a_person_may_be_the_witness(failure: Failure) -> None:
 
 
 def test_a_guest_that_boots_has_ten_minutes() -> None:
-    assert signals(stuck(mute(Failure.BANNER_SILENCE, api={"uptime_s": 30}), 8)) == []
+    assert signals(stuck(mute(Failure.BANNER_SILENCE, api={**NO_AGENT, "uptime_s": 30}), 8)) == []
 
 
 def test_internal_error_is_a_witness_of_its_own() -> None:

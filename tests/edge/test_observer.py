@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from recover.core.read.pve import GuestRow
 from recover.edge.boot import BootWatch
@@ -66,6 +68,19 @@ def test_a_gpu_that_hung_is_not_asked_again_before_something_was_done_about_it()
     observer.acted(ResetGpu((("GPU-0", bus),)))
     observer.look()
     assert eye.skipped == [frozenset(), {bus}, {bus}, frozenset()]
+
+
+def test_a_gpu_that_hung_while_the_guest_booted_is_asked_once_more_when_that_is_over() -> None:
+    def at(uptime_s: float, condition: Condition) -> Guest:
+        seen = with_gpu_condition(condition)
+        return replace(seen, mark=replace(seen.mark, uptime_s=uptime_s))
+
+    waits = Condition.NOT_ASKED
+    eye = Eye(at(100, Condition.HANGS), at(300, waits), at(610, waits), at(640, Condition.HANGS), at(670, waits))
+    observer = CombinedObserver(TARGET, SystemClock(), eye, None, None)
+    for _ in range(5):
+        observer.look()
+    assert [bool(skipped) for skipped in eye.skipped] == [False, True, True, False, True]
 
 
 def test_both_sides_are_looked_at_at_the_same_time() -> None:
@@ -197,6 +212,35 @@ def test_a_word_is_not_unique_while_a_cluster_cannot_be_asked() -> None:
     configured = {"mine": Target("mine", "192.0.2.9", cluster="b", vmid=9)}
     same = resolve("only-b", configured, ["a", "b"], lambda c: "refused" if c == "a" else TWO[c])
     assert same == configured["mine"], "what is configured is meant"
+
+
+NAMES = st.sampled_from(["a", "b", "big", "9", "174", "", "web red", "-x", "pve1"])
+INVENTORY = st.dictionaries(
+    st.sampled_from(["one", "two"]),
+    st.dictionaries(st.sampled_from([7, 9, 174]), st.tuples(NAMES, st.sampled_from(["pve1", "pve2"])), max_size=3),
+    min_size=1,
+)
+
+
+@given(INVENTORY, st.sampled_from(["big", "a"]), st.sampled_from([("one", 9), ("two", 174)]))
+def test_a_targets_name_means_that_guest_and_no_other(
+    inventory: dict[str, dict[int, tuple[str, str]]], mine: str, configured: tuple[str, int]
+) -> None:
+    """Journal, lock and baseline lie under it. Caught, planted: the guest's own name, which two nodes may have."""
+    known = {mine: Target(mine, "192.0.2.9", cluster=configured[0], vmid=configured[1])}
+    rows = {c: tuple(GuestRow(v, n, node, GuestKind.VM, "running") for v, (n, node) in guests.items())
+            for c, guests in inventory.items()}  # fmt: skip
+    called: dict[str, tuple[str, int | None]] = {}
+    for cluster, guests in rows.items():
+        for row in guests:
+            for word in (row.name, str(row.vmid), f"{cluster}/{row.vmid}", f"{cluster}/{row.name}"):
+                found = resolve(word, known, list(rows), lambda c: rows[c])
+                if isinstance(found, Unresolved):
+                    continue
+                assert called.setdefault(found.name, (found.cluster, found.vmid)) == (found.cluster, found.vmid)
+                again = resolve(found.name, known, list(rows), lambda c: rows[c])
+                assert isinstance(again, Target) and (again.cluster, again.vmid) == (found.cluster, found.vmid)
+                assert found.name == mine or " " not in found.name
 
 
 def test_an_address_is_looked_for_among_the_guests() -> None:

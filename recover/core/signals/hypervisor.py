@@ -82,9 +82,11 @@ def _witness(look: Look, mute: Mute) -> str:
         return "a person says so (--assume-hung)"
     if mute.failure not in _SILENT:
         return ""
+    seen, baseline = look.snapshot.hypervisor, look.snapshot.baseline
+    if isinstance(seen, Hypervisor) and seen.agent == Known(AgentState.ANSWERS):
+        return ""  # its programs run: whatever accepts and is silent may be sshd alone, or something on our way
     if mute.failure is Failure.BANNER_SILENCE:
         return "it accepts connections and says nothing"
-    seen, baseline = look.snapshot.hypervisor, look.snapshot.baseline
     silent = isinstance(seen, Hypervisor) and seen.agent == Known(AgentState.SILENT)
     if silent and baseline is not None and baseline.agent_answered:
         return "it does not answer, and neither does its guest agent, which did"

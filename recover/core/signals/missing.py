@@ -35,6 +35,10 @@ def _not_shown(look: Look) -> Signs:
     """GPUs that the driver should show and does not."""
     seen = {uuid_of(g) for g in look.gpus} | {g.bus_id for g in look.gpus}
     saved = [] if look.baseline is None else [b for b in look.baseline.gpus if not {b.uuid, b.bus_id} & seen]
+    given = passed_through(look)
+    if given and given == len(look.gpus):
+        yield from _fewer_given(look, given, len(saved))
+        return
     for gone in saved:
         says = f"GPU {gone.uuid} ({gone.bus_id}) is missing: the baseline has it"
         yield _missing(look, gone.uuid, says, len(saved), gone.bus_id)
@@ -42,6 +46,16 @@ def _not_shown(look: Look) -> Signs:
     yield from fewer
     if not saved and not any(isinstance(sign, Watch) for sign in fewer):
         yield from _since_our_try(look, seen)
+
+
+def _fewer_given(look: Look, given: int, saved: int) -> Signs:
+    """All that the VM was given is there: what it once had, or ought to have, no restart of it brings."""
+    expected = dict(look.snapshot.target.expect).get("gpus", 0)
+    if expected > given:
+        says = f"Proxmox passes {given} GPUs through, and the configuration expects {expected}"
+        yield Finding("gpu-missing", says, None, None)
+    elif saved:
+        yield Gap(f"Proxmox passes {given} GPUs through, and the baseline has {saved} other ones", matters=False)
 
 
 def _since_our_try(look: Look, seen: set[str]) -> Signs:
@@ -82,6 +96,8 @@ def passed_through(look: Look) -> int | None:
     """How many GPUs the running VM was given; None where one entry can't be told."""
     seen = look.snapshot.hypervisor
     if not isinstance(seen, Hypervisor) or seen.kind is not GuestKind.VM or not isinstance(seen.config, Known):
+        return None
+    if "vfio-pci" in seen.config.value.args:
         return None
     counts = [device.gpus for device in seen.config.value.hostpci]
     known = [count.value for count in counts if isinstance(count, Known)]

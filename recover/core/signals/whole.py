@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from recover.core.look import BOOT_S, Gap, Look, Signs, watch
+from recover.core.news import of_kind
 from recover.core.read.kernel_log import events, last_load
 from recover.core.signals.driver import lockups
 from recover.model.gpu import Condition, Driver
@@ -25,6 +26,7 @@ _UNKNOWN = 999
 # kernel/module (signing.c, version.c). "module verification failed … tainting kernel" is none: that one is loaded.
 _UNFIT = re.compile(
     r"requires use of the NVIDIA open kernel modules|installed in this system is not supported by the"
+    r"|This PCI I/O region assigned to your NVIDIA device is invalid"
     r"|NVIDIA probe routine was not called for|Loading of .*module.* is rejected"
     r"|^nvidia\w*: (?:version magic|disagrees about version of symbol)"
 )
@@ -77,6 +79,10 @@ def _not_loaded(look: Look, said: str) -> Finding:
     says, why = "the NVIDIA driver is not loaded in the guest", unfit(look, loaded)
     if why:
         return Finding("driver-not-loaded", f"{says}, and its kernel says why: {why[-1][:120]}", None, None, why)
+    failed = _not_brought_up(look, loaded)
+    if failed:
+        says = "the NVIDIA driver is not loaded in the guest: it found its GPUs and could not bring them up"
+        return Finding("driver-not-loaded", says, Scope.VM, None, failed)
     changed = "" if loaded else _other_kernel(look)
     if changed:  # nvidia-docker issue 365: `modprobe: FATAL: Module nvidia not found`, built for the old kernel only
         hint = "is its module built for this kernel? (dkms status)"
@@ -84,6 +90,15 @@ def _not_loaded(look: Look, said: str) -> Finding:
     if look.past.first is not None and look.guest is not None and look.past.first.boot_id != look.guest.mark.boot_id:
         return Finding("driver-not-loaded", f"{says}, not even after its restart", None, None, (said,))
     return Finding("driver-not-loaded", says, Scope.DRIVER, None, (said,))
+
+
+def _not_brought_up(look: Look, loaded: int) -> tuple[str, ...]:
+    """What the driver said of the GPUs that it refused while it came in: they need the reset of a VM's stop and start.
+
+    As where passthrough works until the guest's first restart: that one brings the same device to the same driver.
+    """
+    kinds = ("off-bus", "init-failed", "probe-failed")
+    return tuple(e.msg for e in of_kind(events(_lines(look)), *kinds) if e.usec >= loaded)[-3:]
 
 
 def unfit(look: Look, since: int = 0) -> tuple[str, ...]:
