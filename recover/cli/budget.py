@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,8 @@ import click
 from recover.cli.common import emit, emit_json, places
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from recover.core.budget.model import Facts, Launch, ModelConfig, Verdict
     from recover.core.budget.version import Version
 
@@ -52,28 +55,34 @@ def budget(
     \b
       gpu-recover budget --available 445GiB --loading 40GiB --margin 25GiB --ranks 8 --engine sglang==0.5.9
     """
+    from recover.core.budget import beside
     from recover.core.budget.model import Problem
 
     try:
         facts = _facts(available, loading, margin, device_tokens, shm)
-        launch = _launch(engine, ranks, size, command)
+        launches = _launches(engine, ranks, size, command)
         config, draft = _config(model_config), _config(draft_config)
-        verdict = _judged(launch, facts, config, draft, sought=size is None and not command)
-        if not command:
-            verdict = replace(verdict, corrected="")  # figures are no command that could be pasted
+        verdicts = beside.together(
+            launches, facts, lambda one, left: _judged(one, left, config, draft, sought=size is None and not command)
+        )
+        if not command:  # figures are no command that could be pasted
+            verdicts = tuple(replace(verdict, corrected="") for verdict in verdicts)
     except Problem as problem:
         raise click.UsageError("; ".join(problem.problems) + (f" ({problem.hint})" if problem.hint else "")) from None
-    return _said(verdict, as_json)
+    return _said(launches, verdicts, as_json)
 
 
-def _said(verdict: Verdict, as_json: bool) -> int:
+def _said(launches: Sequence[Launch], verdicts: Sequence[Verdict], as_json: bool) -> int:
     from recover.core.budget import words
 
     if as_json:
-        emit_json(words.as_json(verdict))
+        plain = [words.as_json(verdict) for verdict in verdicts]
+        emit_json(plain if len(plain) > 1 else plain[0])
     else:
-        emit("\n".join(words.verdict_lines(verdict)))
-    return words.exit_code(verdict)
+        texts = ["\n".join(words.verdict_lines(verdict)) for verdict in verdicts]
+        heads = [f"{launch.where or launch.engine}:\n" if len(texts) > 1 else "" for launch in launches]
+        emit("\n\n".join(head + text for head, text in zip(heads, texts, strict=True)))
+    return max(words.exit_code(verdict) for verdict in verdicts)
 
 
 def _facts(
@@ -93,19 +102,18 @@ def _facts(
     )
 
 
-def _launch(engine: str | None, ranks: str | None, size: str | None, command: tuple[str, ...]) -> Launch:
-    """The launch that the figures describe, or the one that was given."""
-    from recover.core.budget.launch import KNOWN, from_argv
+def _launches(engine: str | None, ranks: str | None, size: str | None, command: tuple[str, ...]) -> tuple[Launch, ...]:
+    """The launch that the figures describe, or those that were given."""
+    from recover.core.budget.launch import parse
     from recover.core.budget.model import Launch, Option, Problem
     from recover.core.budget.rewrite import with_value
     from recover.core.budget.sizes import count
 
     name, version = _engine(engine)
     if command:
-        found = from_argv(command, files=_Files(), version=version)
-        if found is None:
-            raise Problem("the command starts no server that is known", hint=KNOWN)
-        return with_value(found, _MAIN[found.engine], size) if size is not None and found.engine in _MAIN else found
+        text, files = launch_text(command)
+        found = parse(text, files=files, version=version, engine=name)
+        return tuple(with_value(f, _MAIN[f.engine], size) if size and f.engine in _MAIN else f for f in found)
     if not name:
         raise Problem("which engine? --engine sglang==0.5.9, or the command after --")
     if ranks is None:
@@ -117,7 +125,7 @@ def _launch(engine: str | None, ranks: str | None, size: str | None, command: tu
     options.append(
         Option(_MAIN[name], str(count(size, "--hicache-size", most=10**15)) if size else "1", "--hicache-size")
     )
-    return Launch(name, version, tuple(options))
+    return (Launch(name, version, tuple(options)),)
 
 
 def _engine(text: str | None) -> tuple[str, Version | None]:
@@ -137,27 +145,48 @@ def _engine(text: str | None) -> tuple[str, Version | None]:
     return name, found
 
 
-class _Files(dict[str, str]):
-    """Files that a command names, read when they are asked for."""
+def launch_text(command: tuple[str, ...], folder: str = "", *, here: bool = True) -> tuple[str, Mapping[str, str]]:
+    """What follows after `--`: words, one quoted command, or the name of a file, whose own files lie beside it.
+
+    `here`: the launch is for this machine, so that the files that it names by their whole path are those of this one.
+    """
+    from recover.core.budget.launch import LONGEST
+    from recover.core.budget.preflight import command_text
+
+    path = Path(command[0])
+    if len(command) > 1 or "\0" in command[0] or not path.is_file():
+        return command_text(command), Files(folder) if here else {}
+    return _text(command[0], LONGEST), Files(str(path.parent), beside=not here)
+
+
+class Files(dict[str, str]):
+    """Files that a launch names, read when they are asked for; what can't be read is not there."""
+
+    def __init__(self, folder: str = "", *, beside: bool = False) -> None:
+        super().__init__()
+        self._folder, self._beside = folder, beside
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and Path(name).is_file()
+        if not isinstance(name, str) or not name or "\0" in name or (self._beside and os.path.isabs(name)):
+            return False
+        path = Path(self._folder, name)
+        return path.is_file() and os.access(path, os.R_OK)
 
     def __missing__(self, name: str) -> str:
-        return _text(name)
+        return _text(str(Path(self._folder, name)))
 
 
-def _text(name: str) -> str:
+def _text(name: str, most: int = _LARGEST_FILE) -> str:
     from recover.core.budget.model import Problem
     from recover.core.clean import clean
 
     try:
         with Path(name).open("rb") as stream:
-            data = stream.read(_LARGEST_FILE + 1)
+            data = stream.read(most + 1)
     except OSError as error:
         raise Problem(f"{clean(name, 120)}: {error.strerror}") from None
-    if len(data) > _LARGEST_FILE:
-        raise Problem(f"{clean(name, 120)}: larger than 64 MiB")
+    if len(data) > most:
+        raise Problem(f"{clean(name, 120)}: larger than {most >> 20 or 1} MiB")
     return data.decode("utf-8", "replace")
 
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from recover.cli.budget import launch_text
 from recover.cli.common import app, emit, emit_json, places, playbook_of, resolve, state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from recover.core.budget.model import Facts
@@ -48,6 +49,7 @@ class _Asked:
     model_config: str | None
     paths: tuple[str, ...]
     env: dict[str, str] | None
+    files: Mapping[str, str]  # texts that lie here
 
 
 @click.command(cls=_UpToDashes)
@@ -107,14 +109,11 @@ def _asked(
     words: tuple[str, ...], loading: str | None, margin: str | None, config: str | None, cwd: str | None, *, here: bool
 ) -> _Asked:
     from recover.core.budget.model import Problem
-    from recover.core.budget.preflight import command_text
     from recover.core.budget.sizes import size
 
     if not words:
         raise Problem("which launch? Its command follows after --")
-    text = command_text(words)
-    if len(words) == 1 and os.path.isfile(words[0]):
-        text = _read(words[0])
+    text, files = launch_text(words, cwd or "", here=here)
     paths = [cwd] if cwd is not None else [os.getcwd()] if here else []
     paths += [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p] if here else []
     return _Asked(
@@ -124,6 +123,7 @@ def _asked(
         config,
         tuple(paths),
         dict(os.environ) if here else None,
+        files,
     )
 
 
@@ -185,7 +185,7 @@ def _report(shell: Shell | None, facts_file: str | None, save: str | None, asked
     from recover.core.budget.preflight_report import wanted
     from recover.edge.preflight import load_facts, question, save_facts
 
-    launch = parse(asked.text, env=asked.env)[0]
+    launch = parse(asked.text, env=asked.env, files=asked.files)[0]
     request = wanted(launch, asked.paths)
     if shell is None:
         assert facts_file is not None
@@ -227,7 +227,7 @@ def _judged(report: Report, asked: _Asked, about: Any, ran: Path | None) -> tupl
     found = replace(found, facts=_facts(found.facts, asked, about))
     if asked.model_config is not None:
         found = replace(found, config=read_config(_read(asked.model_config), asked.model_config))
-    return judged(asked.text, found, asked.env)
+    return judged(asked.text, found, asked.env, asked.files)
 
 
 def _facts(facts: Facts, asked: _Asked, about: Any) -> Facts:

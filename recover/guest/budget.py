@@ -4,6 +4,7 @@ Everything is read, nothing is changed. What may block (a stuck process, a netwo
 children with deadlines; what could not be read is a gap with its reason.
 """
 
+import errno
 import os
 import re
 
@@ -12,6 +13,7 @@ from recover.guest.budget_engine import find_engine
 from recover.guest.budget_model import find_model
 from recover.guest.budget_servers import others
 from recover.guest.child import Child, collect
+from recover.guest.redact import redact_text
 from recover.guest.wire import Limit, at, emit, gap, guarded, listdir, read, read_or
 
 TYPE_CHECKING = False
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 BUDGET_S = 90.0
 _TEXT_CAP = 256 << 10
+_SETTINGS = (".yaml", ".yml", ".json", ".toml")  # what redaction would break
 _GPU_FIELDS = "index,memory.total,memory.free,uuid,pci.bus_id"
 
 # Where an engine's package speaks of host memory, and by which words a file that does is known.
@@ -178,15 +181,27 @@ def _node_of(bus: str) -> "Optional[int]":
     return int(text) if text.isdigit() else None
 
 
+def _redacted(text: str) -> str:
+    """An environment file without its secrets; a quote at the end of a line stays where it closes what opened."""
+    found = []
+    for line in text.splitlines():
+        clean = redact_text(line)
+        found.append(clean + line[-1] if line[-1:] in ("'", '"') and clean[-1:] != line[-1] else clean)
+    return "".join(line + "\n" for line in found)
+
+
 def texts(names: "list[str]", limit: Limit) -> None:
-    """Configuration files that the launch names."""
+    """Configuration and environment files that the launch names. Secrets of an environment file stay here."""
 
     def job(say: "Callable[[Any], None]") -> None:
         for name in names:
             try:
-                say({"name": name, "text": read(name, _TEXT_CAP)})
+                text = read(name, _TEXT_CAP)
+                say({"name": name, "text": text if name.endswith(_SETTINGS) else _redacted(text)})
             except OSError as error:
                 say({"name": name, "why": error.strerror})
+                if error.errno == errno.ENOENT and not name.endswith(_SETTINGS):
+                    say({"name": name, "text": ""})  # `EnvironmentFile=-FILE`: no such file sets nothing
 
     reader = Child("files", job)
     late = collect([reader], limit)

@@ -235,6 +235,11 @@ def test_files_that_the_launch_names_are_brought(agent, tmp_path):
     report = agent("budget", texts=[str(tmp_path / "s.yaml"), str(tmp_path / "none.yaml")])
     assert gathered(report).files == ((str(tmp_path / "s.yaml"), "tp-size: 8\n"),)
     assert any("none.yaml" in gap for gap in report.gaps())
+    tree(tmp_path, {"sgl.env": "HF_TOKEN=hf_aaaaaaaaaaaaaaaaaaaaaa\nARGS='--tp 8 --api-key abc'\n"})
+    report = agent("budget", texts=[str(tmp_path / "sgl.env"), str(tmp_path / "none.env")])
+    secret, none = gathered(report).files
+    assert secret[1] == "HF_TOKEN=***\nARGS='--tp 8 --api-key ***'\n"
+    assert none == (str(tmp_path / "none.env"), "") and any("none.env" in gap for gap in report.gaps())
 
 
 # --- the whole way ------------------------------------------------------------------------------------------------
@@ -282,6 +287,31 @@ def test_a_config_of_ones_own_makes_it_exact(incident, capsys, tmp_path):
     command[command.index("--tp") + 1] = "1"
     assert preflight("--here", *given, "--", *command) == 0
     assert capsys.readouterr().out.startswith("fits: 1 GB of ")
+
+
+def test_a_unit_is_judged_with_the_files_that_it_names(incident, capsys, tmp_path):
+    unit, run = tmp_path / "sgl.service", tmp_path / "run.sh"
+    tree(tmp_path, {"sgl.env": "SIZE=100000\nHF_TOKEN=hf_aaaaaaaaaaaaaaaaaaaaaa\n"})
+    command = f"{incident.python} -m sglang.launch_server --model-path /m --tp 8 --hicache-size ${{SIZE}}"
+    head = f"[Service]\nEnvironmentFile=-{tmp_path}/none.env\nEnvironmentFile={tmp_path}/sgl.env\n"
+    facts = tmp_path / "facts.json"
+    for text in (f"{head}ExecStart={command}\n", f"{head}ExecStart={run}\n"):
+        unit.write_text(text)
+        run.write_text(f"#!/bin/sh\nexec {command}\n")
+        assert preflight("--here", "--save-facts", str(facts), "--", str(unit)) == 1
+        assert capsys.readouterr().out.startswith("does-not-fit: 100000 GB x 8 ranks = 800000 GB")
+        assert "hf_aaa" not in facts.read_text()
+    run.unlink()
+    assert preflight("--here", "--", str(unit)) == 2
+    assert f"{run} is run, and its text was not given" in capsys.readouterr().err
+
+
+def test_files_beside_a_compose_file_are_read(incident, capsys, tmp_path):
+    text = "services:\n  a:\n    image: lmsysorg/sglang:v0.5.9\n    env_file: [sizes.env]\n"
+    text += '    command: bash -c "python3 -m sglang.launch_server --model-path m --tp $${TP} --hicache-size ${SIZE}"\n'
+    tree(tmp_path, {"compose.yaml": text, "sizes.env": "TP=8\n", ".env": "SIZE=100000\n"})
+    assert preflight("--here", "--", str(tmp_path / "compose.yaml")) == 1
+    assert "does-not-fit: 100000 GB x 8 ranks" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ Prefill and decode servers, replicas, a cache server: every one alone may fit wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from recover.core.budget.model import NOT_READ, Facts, Fit, Launch, Shm, Verdict
@@ -55,6 +55,21 @@ def doubted(verdict: Verdict, others: Rest) -> Verdict:
 def note(others: Rest) -> str:
     much = "at least " if others.unsure else ""
     return f"{much}{both(others.taken)} of what is available are left to the other servers of this text"
+
+
+def together(
+    launches: Sequence[Launch], facts: Facts, judged: Callable[[Launch, Facts], Verdict]
+) -> tuple[Verdict, ...]:
+    """The verdicts of servers that share these facts."""
+    if len(launches) == 1:
+        return (judged(launches[0], facts),)
+    alone = [(launch, judged(launch, facts)) for launch in launches]
+    found = []
+    for at, launch in enumerate(launches):
+        left = rest(facts, [other for i, other in enumerate(alone) if i != at])
+        verdict = doubted(judged(launch, left.facts), left)
+        found.append(replace(verdict, notes=(*verdict.notes, note(left))))
+    return tuple(found)
 
 
 def own(found: Gathered, launch: Launch, first: Launch) -> Gathered:

@@ -16,6 +16,8 @@ from recover.core.read.rows import Row
 from recover.model.process import ProcessId
 from recover.model.reading import Known, Reading, Unknown
 
+_SETTINGS = (".yaml", ".yml", ".json", ".toml")
+
 
 @dataclass(frozen=True, slots=True)
 class Installed:
@@ -207,6 +209,6 @@ def wanted(
         "interpreter": launch.interpreter or {"vllm": "vllm", "sglang": "python3"}.get(launch.engine, "python3"),
         "model": launch.model,
         "files": [launch.model] if launch.model.endswith(".gguf") else [],
-        "texts": [name for name in launch.files if name.endswith((".yaml", ".yml", ".json", ".toml"))],
+        "texts": [name for name in launch.files if name.startswith("/") or name.endswith(_SETTINGS)],
         "paths": list(paths),
     }
