@@ -8,7 +8,7 @@ import os
 import signal
 import time
 
-from recover.guest import procs
+from recover.guest import bomb, procs
 from recover.guest.wire import Limit, read_or
 
 TYPE_CHECKING = False
@@ -172,7 +172,7 @@ def protected(rows: "dict[int, dict[str, Any]]", request: "dict[str, Any]") -> "
 
 
 def send(request: "dict[str, Any]") -> "dict[str, Any]":
-    """One round; a SIGKILL looks again for what its targets started meanwhile, a few times and no more."""
+    """One round; a SIGKILL looks again for what its targets started meanwhile, a few times, and at last by groups."""
     number = SIGNALS.get(str(request.get("signal")))
     if number is None:
         return {"ok": False, "changed": False, "detail": "no such signal: %r" % request.get("signal")}
@@ -182,9 +182,11 @@ def send(request: "dict[str, Any]") -> "dict[str, Any]":
     rounds = _ROUNDS if number == signal.SIGKILL and request.get("descendants") else 1
     fresh = known
     sessions = set()  # type: set[int]
+    led = {}  # type: dict[int, int]
     for turn in range(rounds):
         rows = table()
         spare = _spared(rows, request)
+        led.update(bomb.leaders(rows, known))
         sessions |= {pid for pid, start in known if pid in rows and rows[pid]["start"] == start}
         if request.get("descendants"):
             below = descendants(rows, known, spare, sessions)
@@ -197,11 +199,27 @@ def send(request: "dict[str, Any]") -> "dict[str, Any]":
         if turn + 1 < rounds:
             time.sleep(0.05)
     else:
+        told.endless = rounds > 1 and _left(known, request, sessions, 0.0)
+    if told.endless or (rounds > 1 and bomb.goes_on(rows, led)):
         rows = table()
-        if rounds > 1 and descendants(rows, known, _spared(rows, request), sessions):
-            told.endless = True
-            told.log.append("new ones come as fast as they are ended")
+        whole = bomb.end(rows, led, protected(rows, request), _spared(rows, request))
+        told.log += whole
+        told.sent += len(whole)
+        told.endless = _left(known, request, sessions, 1.0) or bomb.youngest(led) is not None
+        told.log += ["new ones come as fast as they are ended"] if told.endless else []
     return told.answer(str(request["signal"]))
+
+
+def _left(known: "list[tuple[int, int]]", request: "dict[str, Any]", sessions: "set[int]", within: float) -> bool:
+    """Whether something new that they started still runs, after so many seconds at most."""
+    limit = Limit(within)
+    while True:
+        rows = table()
+        below = [pid for pid, _ in descendants(rows, known, _spared(rows, request), sessions)]
+        runs = any(pid not in rows or rows[pid]["state"] not in "ZX" or procs.live_threads(pid) for pid in below)
+        if not runs or limit.left <= 0:
+            return runs
+        time.sleep(0.05)
 
 
 class _Told:
