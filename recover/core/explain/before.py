@@ -20,6 +20,7 @@ _BEFORE = tuple(
         (_UPPER, r"[A-Z][a-z]{2} \d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{1,9})? (?:[A-Z]{2,5}|[+-]\d{2,4}) ", True),  # short-full
         ("[", r"\[ *(?P<s>\d{1,10})\.(?P<us>\d{6})\] ?", True),
         ("[", r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}\] ?", False),
+        ("[", r"\[[A-Z][a-z]{2} [ \d]\d \d{4} \d\d:\d\d:\d\d\] ", False),  # the fabric manager
         ("[", r"\[ *[TC]\d{1,9}\] ?|\[ *\+\d{1,9}\.\d{1,9}\] ?|\[rank\d{1,5}\]: ?", False),
         ("k", r"kernel: ", False),
         ("s", r"std(?:out|err) [FP] ", False),  # containerd's own log files

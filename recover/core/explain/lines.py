@@ -56,7 +56,7 @@ _COMMANDS = frozenset(_WORDS.split())
 _QUOTED = re.compile(r"^\s*(?:> ?)+\s*(?=\S)")
 _HEAD = re.compile(
     r"^(?:[|+=]|NVRM:|Xid|TASK |INFO: |<|\{|\[|GPU [0-9A-Fa-f]{4,8}:|nvidia|vfio|pcieport |kvm:|HTTP/|UPID:"
-    r"|[A-Za-z_:]{3,80}\{|# (?:HELP|TYPE) )"  # Prometheus
+    r"|[A-Za-z_:]{3,80}\{|# (?:HELP|TYPE) |[-*•] )"  # Prometheus, a list of a page
 )
 
 

@@ -26,6 +26,7 @@ _NO_FIGURES = re.compile(r"^\|\s*\S+\s+ERR!\s+ERR!\s")
 _DISPLAY = re.compile(r"\.[0-7]\s+On\s*\|")
 _MEMORY_KEYS = frozenset({"memory.used", "used"})
 _MANUAL = "nvidia-smi manual"
+_UNHEALTHY = frozenset({("summary", "unhealthy"), ("route unhealthy", "true")})
 _FABRIC = frozenset({"fabric.state", "fabric.status"})
 
 
@@ -90,6 +91,9 @@ class _Lines:
             yield self._told("recovery-action", cell.gpu, says, Scope.GPU, _MANUAL, cell.line)
         elif cell.key in _FABRIC or (cell.section == "fabric" and cell.key in ("state", "status")):
             yield from self._fabric(cell)
+        elif cell.section == "health" and (cell.key, cell.value.lower()) in _UNHEALTHY:
+            says, fact = "has an NVLink fabric that is not healthy", "reset all GPUs of the fabric together"
+            yield self._told("fabric-broken", cell.gpu, says, Scope.GPU, fact, cell.line)
         elif yes and _is_remap_failure(cell):
             says = "could not remap bad memory: take it out of service"
             fact = "a reset hides it for a while only (awsome-distributed-ai pull request 1190)"

@@ -13,15 +13,15 @@ _STRING = r"""(?:"[^"]*"|'[^']*'|`[^`]*`)"""
 _STATEMENT = re.compile(
     r"""(?:if|elif|while|switch|for|foreach|except|catch|match|with|until)\b.*(?:[:{;)\]]|\bthen|\bdo)$"""
     r"""|\} ?(?:else|catch)\b|(?:return|raise|throw|assert|yield|case|def|class|import|const|let|var|func|fn|echo|printf|print) ?[("'\w]"""
-    r"""|(?:e|z|f)?grep |rg -|\#(?:include|define|!/|[A-Za-z])|//|/\*"""
+    r"""|(?:e|z|f)?grep |rg -|\#(?:include|define|!/)|//|/\*"""
     r"""|[\w.:>-]+!?(?<!Error)(?<!Exception)(?<!Warning)\((?:[\w.&*\[\]]+(?:\(|, *))*[rbfuL]{0,2}["'`]"""  # NV_PRINTF(LEVEL_ERROR, "…
     r"""|[\w.\[\]]+ (?::|\+)?= [\[({"'\w]|[\w ]*\b[A-Za-z_]\w* = ?$"""
     rf"""|(?:(?:readonly|export|local|declare|const|let|var) )?[A-Za-z_]\w*={_STRING}(?: *[;#].*)?$"""
     rf"""|[rbf]{{0,2}}{_STRING} ?[,;)\]]+$|[rbf]{_STRING}$"""
-    r"""|\{ ?\w+: ?["'`]|\w+:\[?["'`].*[,\]]$"""
+    r"""|\{ ?\w+: ?["'`]|(?:\w[\w-]*|'[^']*'): ?\[?["'`].*[,\]]$|"[^"]*\\$"""
 )
 # Of a value in a log as well: what nothing stands before is code.
-_AT_THE_START = re.compile(r"""\(?[\w.]+\([rbf]?["'`].*["'`]\)*[,;]?$|\([\w.]+\([rbf]?["'`]""")
+_AT_THE_START = re.compile(r"""\#(?!PF: )[A-Za-z]|\(?[\w.]+\([rbf]?["'`].*["'`]\)*[,;]?$|\([\w.]+\([rbf]?["'`]""")
 _ALONE = re.compile(rf"[rbf]?{_STRING}$")
 _STARTS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_\"'`{}#/(")
 _PIPE = re.compile(
@@ -77,6 +77,9 @@ _CONDITION = re.compile(
 )
 
 
+_HEADS = re.compile(r"""(?:[-*•]|\d{1,2}\.) ?(?:\*\*|`|")$|.*\b\d{1,3} = ["'`]?$""")
+
+
 def is_advice(text: str, at: int) -> bool:
-    """Whether the message at `at` stands in a sentence that does not say that it happened."""
-    return at > 3 and _CONDITION.search(text, 0, at) is not None
+    """Whether the message at `at` stands in a sentence that does not say that it happened, or heads one."""
+    return at > 1 and (_CONDITION.search(text, 0, at) is not None or _HEADS.match(text[:at]) is not None)

@@ -27,6 +27,7 @@ _DISKS = re.compile(
 )
 
 
+_CRASHED = re.compile(r"BUG: (?:kernel NULL pointer|unable to handle)|general protection fault|Oops: |kernel BUG at ")
 _UNLOADS = re.compile(r"^(?:modprobe|rmmod)$")
 _ENDING = re.compile(r"^(?:modprobe|rmmod|reboot|poweroff|shutdown|systemd-shutdow)$")
 
@@ -43,6 +44,11 @@ def stalls(lines: tuple[Line, ...], claimed: frozenset[int]) -> tuple[list[Told]
             used.add(line.number)
         elif ("lockup" in line.after or "LOCKUP" in line.after or "stall" in line.after) and _LOCKED.search(line.text):
             found.append(_locked(line, _trace(lines, at)))
+            used.add(line.number)
+        elif _CRASHED.match(line.text) and any(_NVIDIA.search(text) for text in _trace(lines, at)):
+            says = "the NVIDIA driver made an error in the kernel: what it held then is never let go"
+            fact = "Linux oops: the task ends with its locks held, only a new kernel frees them"
+            found.append(Told("driver-fails", says, Scope.GUEST, fact, line.number, line.shown))
             used.add(line.number)
         elif "state:D" in line.text and (shown := _SHOWN.match(line.text)) is not None:
             trace = _trace(lines, at, shown["pid"])

@@ -99,6 +99,11 @@ SMI: dict[str, tuple[str, Right]] = {
         "GPU 00000000:19:00.0\n    Fabric\n        State                 : Completed\n        Status                : Unknown Failure",
         [("fabric-broken", "gpu", 4)],
     ),
+    "made, and sick since": (
+        ("GPU 00000000:19:00.0\n    Fabric\n        State                 : Completed\n        Status                : Success\n"
+        "        Health\n            Summary           : Unhealthy\n            Route Unhealthy   : True"),
+        [("fabric-broken", "gpu", 6)],
+    ),
     "made, or not needed": (
         ("index, pci.bus_id, fabric.state, fabric.status\n0, 00000000:19:00.0, Completed, Success\n1, 00000000:29:00.0, N/A, N/A\n"
         "2, 00000000:39:00.0, Not Supported, Success"),
@@ -232,3 +237,17 @@ def test_the_modules_that_are_loaded_are_no_trace() -> None:
     assert "NVIDIA" not in told.says
     (told,) = explain(head + "RIP: 0010:uvm_spin_loop+0x7/0x10 [nvidia_uvm]")
     assert "NVIDIA" in told.says
+
+
+OOPS = "BUG: unable to handle page fault for address: ffffa0\n#PF: supervisor write access in kernel mode\nOops: 0002 [#1] SMP\nModules linked in: nvidia(POE)\n"
+
+
+@pytest.mark.parametrize(
+    ("frame", "right"),
+    [
+        ("RIP: 0010:nvidia_dev_get+0x1e/0x40 [nvidia]", [("driver-fails", "guest", 1)]),
+        ("RIP: 0010:sysrq_handle_crash+0x16/0x20", []),
+    ],
+)
+def test_an_error_in_the_kernel_is_the_drivers_by_its_frames(frame: str, right: Right) -> None:
+    assert found(OOPS + frame) == right

@@ -194,12 +194,18 @@ SPOKEN = [
     "  - alert: Lost\n    summary: GPU is lost\n    expr: up == 0",
     "#NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
     "## When the GPU is lost",
+    "- **GPU is lost**: cut its power\n- `No devices were found`: load the driver",
+    "Exit codes: 6 = No devices were found, 15 = GPU is lost",
+    "  'gpu-lost': 'kernel: NVRM: GPU 0000:41:00.0: GPU has fallen off the bus.',",
+    "  oom: 'kernel: Out of memory: Killed process 7 (python) total-vm:1kB',",
+    'read(\n    "NVRM: Xid (PCI:0000:41:00): 119, \\\n     Timeout"\n)',
     "If nvidia-smi says that the GPU is lost, cut its power.",
     "Look for Processes still around after SIGKILL in the journal.",
     "An error such as CUDA error: unspecified launch failure ends the program.",
     'python tool.py --json "NVRM: Xid (PCI:0000:41:00): 79, pid=7, GPU has fallen off the bus"',
 ]  # fmt: skip
 SAID = [
+    ("- nvidia-smi: `No devices were found`", "gpu-missing"),
     ('nvidia-smi says "Unable to determine the device handle for GPU0000:4F:00.0: Unknown Error" since today', "gpu-lost"),
     ("2026-01-02 10:00:00,1 ERROR worker: RuntimeError('CUDA error: an illegal memory access was encountered')", "program-fault"),
     ('time="2026-01-02T10:00:00Z" level=error msg="cannot stop container: tried to kill container, but did not receive an exit event"', "unkillable-process"),
