@@ -114,7 +114,7 @@ def _files(row: "dict[str, Any]", path: str, nodes: Nodes) -> int:
 
 
 _MAPPED = Pattern(
-    r"^\S+ \S+ \S+ \S+ (\d+) +(/dev/nvidia\S*|/dev/shm/.*|/dev/hugepages/.*|/anon_hugepage.*|/SYSV\S*)", re.M
+    r"^\S+ \S+ \S+ \S+ (\d{1,19}) +(/dev/nvidia\S*|/dev/shm/.*|/dev/hugepages/.*|/anon_hugepage.*|/SYSV\S*)", re.M
 )
 _SIGNS = (b" /dev/nvidia", b" /dev/shm/", b" /dev/hugepages/", b" /anon_hugepage", b" /SYSV")
 
@@ -147,7 +147,7 @@ def _whole(path: str, cap: int) -> bytes:
     return b"".join(parts)
 
 
-_IO = re.compile(rb"^(?:rchar|read_bytes): (\d+)", re.M)
+_IO = re.compile(rb"^(?:rchar|read_bytes): (\d{1,19})\b", re.M)
 
 
 def _io(path: str) -> "Optional[int]":

@@ -2,7 +2,7 @@
 
 import os
 
-from recover.guest.wire import at, listdir, read_or
+from recover.guest.wire import at, listdir, read_or, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ class Nodes:
         self.majors = {195: "nvidia"}
         for line in read_or("/proc/devices").splitlines():
             parts = line.split()
-            if len(parts) == 2 and parts[0].isdigit() and parts[1].startswith("nvidia"):
-                self.majors[int(parts[0])] = parts[1]
+            if len(parts) == 2 and whole(parts[0]) and parts[1].startswith("nvidia"):
+                self.majors[whole(parts[0])] = parts[1]
         self.drm = {"/dev/dri/" + name for gpu in pci for name in gpu.get("drm", ())}
 
     def name(self, target: str, path: str) -> "Optional[str]":
@@ -78,14 +78,15 @@ def addresses(table: str, wanted: "Optional[set[int]]" = None) -> "tuple[dict[in
     found, here = {}, {}
     for line in table.splitlines()[1:]:
         f = line.split(None, 10)
-        if len(f) < 10 or not f[9].isdigit():
+        inode = whole(f[9], None) if len(f) > 9 else None
+        if inode is None:
             continue
         local, _, port = f[1].rpartition(":")
         try:
             if local not in here:
                 here[local] = _ip(local)
-            if wanted is None or int(f[9]) in wanted:
-                found[int(f[9])] = (f[3], here[local], int(port, 16), _ip(f[2].rpartition(":")[0]))
+            if wanted is None or inode in wanted:
+                found[inode] = (f[3], here[local], int(port, 16), _ip(f[2].rpartition(":")[0]))
         except ValueError:
             continue  # no address: not a line of the kernel's
     return found, set(here.values())

@@ -10,7 +10,7 @@ import re
 from recover.guest import numa, procs
 from recover.guest.child import Child, collect
 from recover.guest.system import parse_kmsg, ring_buffer
-from recover.guest.wire import Limit, at, emit, gap, guarded, listdir, read_or, uptime
+from recover.guest.wire import Limit, at, emit, gap, guarded, listdir, read_or, uptime, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def is_port(address: str) -> bool:
 
 def group_of(address: str) -> "Optional[int]":
     name = _link(folder(address) + "/iommu_group")
-    return int(name) if name.isdigit() else None
+    found = whole(name, None)  # type: Optional[int]
+    return found
 
 
 def group_members(address: str) -> "list[str]":
@@ -233,9 +234,9 @@ def qemu_pids(vmid: int) -> "list[int]":
     found = set()
     for tree in ("", "/systemd"):
         path = "/sys/fs/cgroup%s/qemu.slice/%d.scope/cgroup.procs" % (tree, vmid)
-        found.update(int(word) for word in read_or(at(path)).split() if word.isdigit())
+        found.update(filter(None, map(whole, read_or(at(path)).split())))
     noted = read_or(at("/run/qemu-server/%d.pid" % vmid)).strip()
-    if noted.isdigit() and (procs.stat("/proc/" + noted) or {}).get("comm", "").startswith(("kvm", "qemu")):
+    if whole(noted) and (procs.stat("/proc/" + noted) or {}).get("comm", "").startswith(("kvm", "qemu")):
         found.add(int(noted))
     return sorted(pid for pid in found if procs.stat("/proc/%d" % pid) is not None)
 
@@ -244,7 +245,7 @@ def reservations() -> "list[dict[str, Any]]":
     found = []
     for line in read_or(at(RESERVATIONS)).splitlines():
         words = line.split()
-        if len(words) >= 2 and ADDRESS.match(words[0]) and words[1].isdigit():
+        if len(words) >= 2 and ADDRESS.match(words[0]) and whole(words[1]):
             found.append({"address": words[0], "vmid": int(words[1]), "what": words[2] if len(words) > 2 else ""})
     return found
 
@@ -258,7 +259,7 @@ def _container(vmid: int, init: int) -> None:
             continue
         seen, spaces = procs.stat(path), procs.status(path).get("NSpid", "").split()
         if seen is not None and len(spaces) > 1:
-            rows.append({"pid": pid, "start": seen["start"], "ns_pid": int(spaces[-1]), "comm": seen["comm"],
+            rows.append({"pid": pid, "start": seen["start"], "ns_pid": whole(spaces[-1]), "comm": seen["comm"],
                          "state": seen["state"]})  # fmt: skip
     emit("container", list=rows, init_start=procs.start_of(init) or 0 if init else 0)
 
@@ -272,8 +273,8 @@ def _gpus() -> None:
             key, _, value = line.partition(":")
             if key.strip() == "GPU UUID":
                 row["uuid"] = value.strip()
-            elif key.strip() == "Device Minor" and value.strip().isdigit():
-                row["minor"] = int(value)
+            elif key.strip() == "Device Minor":
+                row["minor"] = whole(value.strip(), None)
         rows.append(row)
     emit("host-gpus", list=rows)
 

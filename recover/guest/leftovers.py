@@ -9,7 +9,8 @@ import re
 
 from recover.guest import ipc, procs
 from recover.guest.child import Child, collect, run
-from recover.guest.wire import Limit, at, emit, listdir, read, read_or
+from recover.guest.system import segment
+from recover.guest.wire import Limit, at, emit, listdir, read, read_or, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def _still_there(objects: "list[dict[str, Any]]", log: "list[str]") -> "tuple[li
 
 def living() -> "dict[int, float]":
     """pid -> when it began by the wall clock, for every pid of every pid name space that is seen from here."""
-    match = re.search(r"^btime (\d+)", read_or("/proc/stat"), re.M)
+    match = re.search(r"^btime (\d{1,19})\b", read_or("/proc/stat"), re.M)
     btime, ticks = float(match.group(1)) if match else 0.0, float(os.sysconf("SC_CLK_TCK"))
     found = {}  # type: dict[int, float]
     for pid in procs.pids():
@@ -112,9 +113,9 @@ def living() -> "dict[int, float]":
             continue
         began = btime + seen["start"] / ticks
         names = procs.status("/proc/%d" % pid).get("NSpid", str(pid)).split()
-        for name in names:
-            if name.isdigit():
-                found[int(name)] = min(began, found.get(int(name), began))
+        for number in [whole(name, None) for name in names]:
+            if number is not None:
+                found[number] = min(began, found.get(number, began))
     return found
 
 
@@ -169,7 +170,7 @@ def _job(pids: "list[int]", wanted: "dict[Key, str]") -> "Callable[[Say], None]"
     return job
 
 
-_LINE = re.compile(r"^\S+ \S+ \S+ ([0-9a-f]+):([0-9a-f]+) (\d+)", re.M)
+_LINE = re.compile(r"^\S+ \S+ \S+ ([0-9a-f]{1,8}):([0-9a-f]{1,8}) (\d{1,19})\b", re.M)
 
 
 def _has(pid: int, wanted: "dict[Key, str]", names: "dict[str, list[Key]]") -> "set[Key]":
@@ -218,9 +219,9 @@ def _unlink(folder: str, name: str, key: "Key", log: "list[str]") -> bool:
 def segments() -> "dict[str, dict[str, int]]":
     found = {}
     for text in read_or("/proc/sysvipc/shm").splitlines()[1:]:
-        field = text.split()
-        if len(field) >= 14 and field[1].isdigit():
-            found[field[1]] = {"size": int(field[3]), "cpid": int(field[4]), "lpid": int(field[5]), "n": int(field[6])}
+        name, size, cpid, lpid, count = segment(text)
+        if name is not None:
+            found[name] = {"size": size, "cpid": cpid, "lpid": lpid, "n": count}
     return found
 
 
@@ -246,7 +247,8 @@ def stuck_fuse() -> None:
     paths = {}
     for text in read_or("/proc/self/mountinfo").splitlines():
         fields = text.split(" ")
-        if len(fields) > 8 and fields[fields.index("-") + 1].startswith("fuse"):
+        kind = fields[fields.index("-") + 1 :] if "-" in fields else []
+        if len(fields) > 8 and kind and kind[0].startswith("fuse"):
             paths[fields[2].partition(":")[2]] = fields[4].replace("\\040", " ")
     found = [{"path": paths.get(n, "?"), "connection": n, "waiting": w} for n, w in sorted(waiting.items()) if w]
     if found:
@@ -254,4 +256,4 @@ def stuck_fuse() -> None:
 
 
 def _number(text: str) -> int:
-    return int(text) if text.strip().isdigit() else 0
+    return int(whole(text.strip()))

@@ -5,7 +5,7 @@ Commands of nvidia-cuda-mps-control(1): get_server_list, get_client_list SERVER,
 
 from recover.guest import kill, procs
 from recover.guest.child import run, which
-from recover.guest.wire import Limit, emit, gap, read_or
+from recover.guest.wire import Limit, emit, gap, read_or, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ def ask(pid: int, command: str, limit: Limit) -> "Optional[list[int]]":
     ended = run(["env"] + _pipe(pid) + ["sh", "-c", script, "sh"] + words, limit, _TOOL)
     if ended.code != 0:
         return None
-    return [int(word) for word in ended.out.split() if word.isdigit()]
+    numbers = [whole(word, None) for word in ended.out.split()]
+    return [number for number in numbers if number is not None]
 
 
 def end_client(request: "dict[str, Any]") -> "dict[str, Any]":

@@ -5,7 +5,7 @@ Documentation/admin-guide/mm/hugetlbpage.rst: surplus pages go back to the kerne
 
 import re
 
-from recover.guest.wire import at, emit, listdir, read_or
+from recover.guest.wire import at, emit, listdir, read_or, whole
 
 NODES = "/sys/devices/system/node"
 _NODE, _SIZE = re.compile(r"^node(\d+)$"), re.compile(r"^hugepages-(\d+)kB$")
@@ -20,7 +20,7 @@ def tell() -> None:
             size = _SIZE.match(pool)
             counts = {key: read_or("%s/%s/%s_hugepages" % (folder, pool, key)).strip()
                       for key in ("nr", "free", "surplus")}  # fmt: skip
-            if node and size and all(count.isdigit() for count in counts.values()):
+            if node and size and all(whole(count, None) is not None for count in counts.values()):
                 rows.append({"node": int(node.group(1)), "kib": int(size.group(1)), "all": int(counts["nr"]),
                              "free": int(counts["free"]), "surplus": int(counts["surplus"])})  # fmt: skip
     emit("hugepages", list=rows)

@@ -29,18 +29,21 @@ def stat(path: str) -> "Optional[dict[str, Any]]":
     f = tail.split(None, 20)
     if len(f) < 21:
         return None
-    return {
-        "comm": head.partition(b"(")[2].decode("utf-8", "surrogateescape"),
-        "state": f[0].decode("ascii", "replace"),
-        "ppid": int(f[1]),
-        "pgid": int(f[2]),
-        "sid": int(f[3]),
-        "tty": int(f[4]),
-        "flags": int(f[6]),
-        "ticks": int(f[11]) + int(f[12]),
-        "threads": int(f[17]),
-        "start": int(f[19]),
-    }
+    try:
+        return {
+            "comm": head.partition(b"(")[2].decode("utf-8", "surrogateescape"),
+            "state": f[0].decode("ascii", "replace"),
+            "ppid": int(f[1]),
+            "pgid": int(f[2]),
+            "sid": int(f[3]),
+            "tty": int(f[4]),
+            "flags": int(f[6]),
+            "ticks": int(f[11]) + int(f[12]),
+            "threads": int(f[17]),
+            "start": int(f[19]),
+        }
+    except ValueError:
+        return None  # not the kernel's words
 
 
 def start_of(pid: int) -> "Optional[int]":
@@ -155,7 +158,7 @@ def _field(text: bytes, name: bytes) -> "list[bytes]":
 
 
 def _number(text: bytes) -> int:
-    return int(text) if text.isdigit() else 0
+    return int(text) if len(text) < 20 and text.isdigit() else 0
 
 
 def _hex(text: bytes) -> int:

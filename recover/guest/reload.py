@@ -10,7 +10,7 @@ import re
 from recover.guest import deep, procs
 from recover.guest.child import run, which
 from recover.guest.system import pci_gpus
-from recover.guest.wire import Limit, at, emit, listdir, read, read_or
+from recover.guest.wire import Limit, at, emit, listdir, read, read_or, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def modules() -> "dict[str, dict[str, Any]]":
         field = line.split()
         if len(field) > 4 and _NAME.match(field[0]):
             users = [name for name in field[3].split(",") if name and name != "-"]
-            refs = int(field[2]) if field[2].lstrip("-").isdigit() else 0
+            refs = whole(field[2].lstrip("-")) * (-1 if field[2].startswith("-") else 1)
             found[field[0]] = {"name": field[0], "refs": refs, "by": users, "state": field[4]}
     return found
 
@@ -44,7 +44,7 @@ def _from_sysfs() -> "dict[str, dict[str, Any]]":
             refs = read_or(at("/sys/module/%s/refcnt" % name)).strip()
             users = sorted(listdir(at("/sys/module/%s/holders" % name)))
             word = {"live": "Live", "coming": "Loading", "going": "Unloading"}.get(state, state)
-            found[name] = {"name": name, "refs": int(refs) if refs.isdigit() else 0, "by": users, "state": word}
+            found[name] = {"name": name, "refs": whole(refs), "by": users, "state": word}
     return found
 
 

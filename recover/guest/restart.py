@@ -8,7 +8,7 @@ import shlex
 import signal
 
 from recover.guest.child import run, which
-from recover.guest.wire import Limit, at, emit, gap, listdir, read_or
+from recover.guest.wire import Limit, at, emit, gap, listdir, read_or, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def parse(text: str) -> "Optional[list[dict[str, str]]]":
         words = shlex.split(text)
     except ValueError:
         return None
-    if len(words) < 2 or words[0] != "a(ssssuu)" or not words[1].isdigit():
+    if len(words) < 2 or words[0] != "a(ssssuu)" or whole(words[1], None) is None:
         return None
     rows = words[2:]
     found = []

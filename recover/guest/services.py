@@ -5,7 +5,7 @@ import os
 
 from recover.guest.child import run, which
 from recover.guest.ipc import temp_folders
-from recover.guest.wire import Limit, Pattern, at, emit, gap, listdir, read_or
+from recover.guest.wire import Limit, Pattern, at, emit, gap, listdir, read_or, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def _unit(values: "dict[str, str]", uid: "Optional[int]" = None) -> "dict[str, A
 
 
 def _number(text: "Any") -> int:
-    return int(text) if str(text).isdigit() else 0
+    return int(whole(str(text)))
 
 
 def containers_state(

@@ -3,7 +3,7 @@
 import os
 import re
 
-from recover.guest.wire import Pattern, at, emit, gap, listdir, read, read_or, uptime
+from recover.guest.wire import Pattern, at, emit, gap, listdir, read, read_or, uptime, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _container() -> bool:
 
 def _btime() -> int:
     word = read_or("/proc/stat").partition("\nbtime ")[2].partition("\n")[0]
-    return int(word) if word.isdigit() else 0
+    return int(whole(word))
 
 
 def kernel_log() -> "list[list[Any]]":
@@ -139,8 +139,9 @@ def parse_kmsg(text: str) -> "list[list[Any]]":
             continue
         head, semicolon, message = line.partition(";")
         fields = head.split(",")
-        if semicolon and len(fields) >= 3 and fields[2].isdigit():
-            found.append([int(fields[2]), message[:2000]])
+        usec = whole(fields[2], None) if semicolon and len(fields) >= 3 else None
+        if usec is not None:
+            found.append([usec, message[:2000]])
     return found
 
 
@@ -168,11 +169,11 @@ def ram() -> None:
 def _caches() -> int:
     """KiB of RAM that the kernel holds as a cache, or as swap in RAM, and does not name in meminfo: ZFS ARC and zram."""
     text = read_or(at("/proc/spl/kstat/zfs/arcstats"))
-    arc = re.search(r"^size\s+\d+\s+(\d+)", text, re.M) if text else None
+    arc = re.search(r"^size\s+\d+\s+(\d{1,19})\b", text, re.M) if text else None
     size = int(arc.group(1)) if arc else 0
     for name in listdir(at("/sys/block")):
         fields = read_or(at("/sys/block/%s/mm_stat" % name)).split() if name.startswith("zram") else []
-        size += int(fields[2]) if len(fields) > 2 and fields[2].isdigit() else 0  # mem_used_total
+        size += whole(fields[2]) if len(fields) > 2 else 0  # mem_used_total
     return size // 1024
 
 
@@ -251,11 +252,11 @@ def _limit_of(path: str) -> "Optional[dict[str, Any]]":
         ("/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "memory.oom_control"),
     ):
         folder = at("/sys/fs/cgroup%s%s/" % (root, path))
-        size = read_or(folder + limit).strip()
-        if size.isdigit() and int(size) < 1 << 60:
-            kills = re.search(r"^oom_kill (\d+)$", read_or(folder + events), re.M)
-            now = read_or(folder + used).strip()
-            return {"path": path, "limit": int(size) >> 20, "used": int(now) >> 20 if now.isdigit() else 0,
+        size = whole(read_or(folder + limit).strip(), 1 << 60)
+        if size < 1 << 60:
+            kills = re.search(r"^oom_kill (\d{1,19})$", read_or(folder + events), re.M)
+            now = whole(read_or(folder + used).strip())
+            return {"path": path, "limit": size >> 20, "used": now >> 20,
                     "oom_kills": int(kills.group(1)) if kills else 0}  # fmt: skip
     return None
 
@@ -268,8 +269,8 @@ def _link(path: str) -> str:
 
 
 def _number(text: str) -> "Optional[int]":
-    text = text.strip()
-    return int(text) if text.isdigit() else None
+    found = whole(text.strip(), None)  # type: Optional[int]
+    return found
 
 
 def leftovers() -> None:
@@ -280,12 +281,20 @@ def leftovers() -> None:
         if len(fields) > 2 and fields[2] == "hugetlbfs":
             found.extend(_files(fields[1].replace("\\040", " "), "hugetlb-file", 500))
     for line in read_or("/proc/sysvipc/shm").splitlines()[1:]:
-        field = line.split()
-        if len(field) >= 14 and field[1].isdigit():
-            item = {"kind": "sysv", "name": field[1], "kib": int(field[3]) // 1024, "pid": int(field[4])}
-            item.update(attached=int(field[6]), last=int(field[5]), inode=0, mtime=0.0)
+        name, size, pid, last, attached = segment(line)
+        if attached is not None:
+            item = {"kind": "sysv", "name": name, "kib": size // 1024, "pid": pid}
+            item.update(attached=attached, last=last, inode=0, mtime=0.0)
             found.append(item)
     emit("leftovers", list=found)
+
+
+def segment(line: str) -> "tuple[Any, Any, Any, Any, Any]":
+    """Id, bytes, who made it, who used it last and how many have it, of a line of /proc/sysvipc/shm; None for each where
+    one can't be told."""
+    field = line.split()
+    numbers = [whole(word, None) for word in (field[1], *field[3:7])] if len(field) >= 14 else [None]
+    return (field[1], *numbers[1:]) if None not in numbers else (None,) * 5
 
 
 def _files(folder: str, kind: str, cap: int) -> "list[dict[str, Any]]":

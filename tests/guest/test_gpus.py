@@ -212,7 +212,7 @@ def test_each_is_asked_once_and_alone_to_blame(hang, die, turn_s, monkeypatch, t
         return job
 
     jobs = [(index, f"GPU {index}", job_of(index)) for index in range(5)]
-    found = gpus_module._answers(Nobody(), jobs, Limit(2.5))
+    found = gpus_module._answers(Nobody(), jobs, Limit(2.0))
     assert sorted(found) == [0, 1, 2, 3, 4] == sorted(map(int, asked.read_text().split()))
     assert [index for index, (_, pid) in sorted(found.items()) if pid] == list(hang)
     for index, (said, _) in found.items():
