@@ -12,7 +12,7 @@ from recover.core.fold import fold
 from recover.core.report.result import exit_code, opened_at
 from recover.model.act import Blast, Outcome
 from recover.model.notice import HookEvent, Present
-from recover.model.record import Closed, EndKind, Entry, Hooked, Hooking, Opened, Try
+from recover.model.record import Closed, Consented, Declined, EndKind, Entry, Hooked, Hooking, Opened, Try
 from recover.model.snapshot import Target
 from recover.model.verdict import Diagnosis, Finding
 from recover.model.watch import Judged
@@ -68,6 +68,18 @@ def hear(found: list[HookRun], entry: Entry) -> None:
             found[-1] = replace(found[-1], outcome=entry.outcome)
         else:
             found.append(HookRun(entry.event, entry.at, outcome=entry.outcome))
+
+
+def prompted(entries: Iterable[Entry]) -> float:
+    """Seconds at a prompt: what was waited for a consent, without the hooks that were run in that time."""
+    total = hooked = 0.0
+    for entry in entries:
+        if isinstance(entry, Hooked) and entry.event == HookEvent.BEFORE_DISRUPTION:
+            hooked += entry.outcome.seconds
+        elif isinstance(entry, (Consented, Declined)):
+            total += max(0.0, entry.waited_s - hooked)
+            hooked = 0.0
+    return total
 
 
 def cut(entries: Iterable[Entry], run: str = "") -> tuple[Hooked, ...]:

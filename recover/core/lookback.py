@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from recover.core.hooks import HookRun, hear
+from recover.core.hooks import HookRun, hear, prompted
 from recover.core.report.result import exit_code
 from recover.model.record import (
     Began,
@@ -89,7 +89,7 @@ class _Teller:
     fault_at: float | None = None
     last_at: float = 0.0
     lost_s: float | None = None
-    waited_s: float = 0.0
+    asked: list[Entry] = field(default_factory=list)  # consents, refusals and hooks
     tries: list[tuple[str, bool]] = field(default_factory=list)
     hooks: list[HookRun] = field(default_factory=list)
 
@@ -99,13 +99,14 @@ class _Teller:
         self.last_at = entry.at
         if isinstance(entry, (Hooking, Hooked)):
             hear(self.hooks, entry)
+            self.asked.append(entry)
         match entry:
             case Saw():
                 self._look(entry.at, bool(entry.diagnosis.findings))
             case Glimpse():
                 self._look(entry.at, entry.sick)
             case Consented() | Declined():
-                self.waited_s += entry.waited_s
+                self.asked.append(entry)
             case Began():
                 self.tries.append((entry.step, False))
             case Ended() if self.tries:
@@ -158,7 +159,7 @@ def tell(entries: Iterable[Entry | Glimpse], *, alive: bool) -> Told | None:
         lost_s=teller.lost(),
         recovered_s=max(0.0, closed.at - fault_at) if whole and closed is not None and fault_at is not None else None,
         cured_by=(teller.tries[-1][0] if teller.tries else "") if recovered else None,
-        waited_s=teller.waited_s,
+        waited_s=prompted(teller.asked),
         tries=tuple(teller.tries),
         hooks=tuple(_hook(run) for run in teller.hooks),
     )

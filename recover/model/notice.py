@@ -62,7 +62,7 @@ class Told:
 class Notice:
     """Something that happened once, in words. `next`: the command or act that follows; may be empty.
 
-    `over`: what an earlier notice of the same event told of has ended.
+    `over`: what an earlier notice of the same event told of has ended. `title`: instead of the event's own.
     """
 
     at: float
@@ -73,6 +73,7 @@ class Notice:
     next: str = ""
     run: str = ""
     over: bool = False
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,20 @@ from recover.core import hooks
 from recover.core.hooks import LONGEST, MOST, cut, disrupted, due, hook_runs, words
 from recover.model.act import Blast, Hit, Line, Outcome
 from recover.model.notice import HookEvent, Present
-from recover.model.record import Began, Closed, End, EndKind, Entry, Hooked, Hooking, Opened, Saw, Try, Vitals
+from recover.model.record import (
+    Began,
+    Closed,
+    Consented,
+    End,
+    EndKind,
+    Entry,
+    Hooked,
+    Hooking,
+    Opened,
+    Saw,
+    Try,
+    Vitals,
+)
 from recover.model.snapshot import Target
 from recover.model.verdict import Diagnosis, Finding, Scope, State
 from recover.model.watch import Judged, Status
@@ -167,3 +180,12 @@ def test_a_change_of_state_is_told_with_both_states() -> None:
     assert made["event"] == "state-change" and made["run"] is None and made["before"]["state"] == "OK"
     assert made["after"] == {"state": "CRITICAL", "signals": ["dead-group"], "says": "it is dead", "since": 5.0}
     assert hooks.change(TARGET, Present("node-174", 5.0, bad, 5.0))["before"] is None
+
+
+def test_a_hook_is_no_prompt() -> None:
+    """An unattended run was told to have waited for a person: its consent came after the hook that it ran."""
+    hook = Hooked(3.0, BEFORE.value, Outcome(True, seconds=2.0))
+    consent = Consented(3.0, "end-workers", "watch", waited_s=2.1)
+    assert hooks.prompted([begun(), hook, consent]) == pytest.approx(0.1)
+    assert hooks.prompted([begun(), hook, consent, replace(consent, waited_s=30.0)]) == pytest.approx(30.1)
+    assert hooks.prompted([begun(AFTER), replace(hook, event=AFTER.value), consent]) == pytest.approx(2.1)

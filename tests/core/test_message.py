@@ -158,7 +158,14 @@ def test_a_run_that_recovered_is_told_with_what_it_was_and_who_did_it() -> None:
 
 def test_a_recovery_whose_service_is_not_back_says_so() -> None:
     notice = ended(run(EndKind.RECOVERED, "end-workers", service="sglang.service is failed"))
-    assert notice is not None and "SERVICE IS NOT BACK: sglang.service is failed" in notice.what
+    assert notice is not None and notice.event is Event.GAVE_UP, "who hears only of what is not well hears of it"
+    made = message([], [notice], AT + 100)
+    assert made.title == "SERVICE NOT BACK node-174" and made.kind == "failure"
+    assert made.body.startswith("Its service is not back: sglang.service is failed. The rest is well: the reason")
+    assert made.body.endswith("Next: gpu-recover x")
+    silent = replace(run(EndKind.RECOVERED, service="x")[-1], end=End(EndKind.RECOVERED, "why"))  # type: ignore[type-var]
+    told = ended([OPENED, SAW, silent])
+    assert told is not None and told.next == "gpu-recover follow node-174"
 
 
 @pytest.mark.parametrize("kind", EndKind)

@@ -8,6 +8,7 @@ from datetime import datetime, tzinfo
 from itertools import pairwise
 
 from recover.core.history import History
+from recover.core.hooks import prompted
 from recover.core.report.lookback import tone
 from recover.core.report.result import SERVICE_NOT_BACK, exit_code
 from recover.core.report.text import end_word
@@ -90,7 +91,7 @@ def facts(
     """(what, value), of the run's first opening."""
     first = next(e for e in entries if isinstance(e, Opened))
     people = tuple(dict.fromkeys(f"{e.who}@{e.host}" for e in entries if isinstance(e, Opened)))
-    prompt = sum(getattr(e, "waited_s", 0.0) for e in entries)
+    prompt = prompted(entries)
     only = (("Only rung", opened.only),) if opened.only else ()
     start = (("Began at rung", opened.start_at),) if opened.start_at else ()
     return (

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from recover.core.aftercare import HEALTHY
 from recover.core.clean import clean
 from recover.core.fold import fold
 from recover.core.redact import redact_text
@@ -65,18 +66,21 @@ def ended(entries: Iterable[Entry]) -> Notice | None:
     event = _event(closed, tried=bool(history.attempts) or history.paid > 0)
     if event is None:
         return None
-    what = closed.end.why
-    if event is Event.RECOVERED and closed.service not in (None, "healthy"):
-        what = f"{what}; BUT THE SERVICE IS NOT BACK: {closed.service}"
+    what, following, title = closed.end.why, closed.end.next, ""
+    if closed.end.kind is EndKind.RECOVERED and event is Event.GAVE_UP:
+        what = f"Its service is not back: {closed.service}. The rest is well: {what}"
+        following, title = following or f"gpu-recover follow {opened.target}", f"SERVICE NOT BACK {opened.target}"
     first = next((f.says for f in history.first.diagnosis.findings), "") if history.first is not None else ""
     what = f"{what}. It was: {first}" if first and first not in what else what
     steps = ", ".join(dict.fromkeys(a.step for a in history.attempts)) or "nothing"
     by = f"{steps} (by {opened.who}@{opened.host})"
-    return Notice(closed.at, event, opened.target, clean(what), clean(by), clean(closed.end.next), opened.run)
+    return Notice(closed.at, event, opened.target, clean(what), clean(by), clean(following), opened.run, title=title)
 
 
 def _event(closed: Closed, *, tried: bool) -> Event | None:
     match closed.end.kind:
+        case EndKind.RECOVERED if closed.service not in (None, HEALTHY):
+            return Event.GAVE_UP  # who is paged for what is not well must not take this for well
         case EndKind.RECOVERED:
             return Event.RECOVERED
         case EndKind.HEALTHY | EndKind.PLANNED | EndKind.HELD:
@@ -140,6 +144,7 @@ def notice_message(notice: Notice, now: float) -> Message:
         Event.STATE: (notice.target, "info"),
     }
     title, kind = words[notice.event]
+    title = notice.title or title
     if notice.event is Event.BREAKER and notice.over:
         title, kind = "BREAKER CLOSED: recoveries may begin by themselves again", "success"
     tried = notice.tried if notice.event is not Event.BREAKER or notice.tried else ""
