@@ -6,13 +6,12 @@ still do so, and is asked in its own network: another server behind the same por
 """
 
 import json
-import os
 import socket
 import time
 
 from recover.guest import health, kill
 from recover.guest.child import Child, collect
-from recover.guest.handles import Sockets
+from recover.guest.handles import targets, tcp
 from recover.guest.wire import Limit
 
 TYPE_CHECKING = False
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     Say = Callable[[Any], None]
 
 _CAP = 1 << 20
-_NONE = ("", "", 0, "")
 _PROMPT = {"max_tokens": 1, "temperature": 0}
 _WAYS = (
     ("/v1/completions", {"prompt": "Hello"}),
@@ -72,15 +70,13 @@ def _job(url: str, members: "list[tuple[int, int]]", known: bool, limit: Limit) 
 
 def _listener(members: "list[tuple[int, int]]", port: int) -> "Optional[tuple[int, int, str]]":
     """(pid, start, address) of the first of `members` that is the very process and listens on the port."""
-    sockets = Sockets()
     for pid, start in members:
-        table = sockets.of(pid)[0]
         try:
-            links = [os.readlink("/proc/%d/fd/%s" % (pid, name)) for name in os.listdir("/proc/%d/fd" % pid)]
+            links = [target for _, target in targets("/proc/%d/fd" % pid)]
         except OSError:
             continue
-        for link in links:
-            state, address, local, _ = table.get(int(link[8:-1]), _NONE) if link.startswith("socket:[") else _NONE
+        inodes = {int(link[8:-1]) for link in links if link.startswith("socket:[")}
+        for state, address, local, _ in tcp(pid, inodes)[0].values():
             if state == "0A" and local == port and not kill.is_gone(pid, start):
                 return pid, start, address
     return None

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from recover.edge.actuator.guest import request_of
-from recover.guest import ask, handles
+from recover.guest import ask
 from recover.model.act import AskServer
 from recover.model.process import ProcessId
 from tests.guest.conftest import BOOT, PLAIN, member
@@ -175,4 +175,3 @@ def test_what_hangs_while_it_is_looked_up_costs_the_deadline(monkeypatch, server
     monkeypatch.setattr(ask, "_listener", lambda *_: time.sleep(60))
     done = ask.ask_server(request_of(AskServer((url,), 1.0, ((member(os.getpid()),),)))[0])
     assert not done["ok"] and "no answer in time" in done["detail"]
-    assert handles.Sockets().of(os.getpid())[0]
