@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from recover.core.clean import clean
-from recover.core.read.pve_config import PciDevice, host_pcis, nvidia_nodes
+from recover.core.read.pve_config import PciDevice, host_pcis, nvidia_nodes, shared_nodes
 from recover.core.read.pve_raw import GuestRow
-from recover.core.report.words import UNKNOWN, columns, count
+from recover.core.report.words import UNKNOWN, columns
 from recover.model.gpu import NOT_ASKED
 from recover.model.hypervisor import GuestKind, HostPci
 from recover.model.reading import Known, Reading, Unknown
 
 NVIDIA = "10de:"
+_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def gpu_guests(said: Answers, names: Mapping[tuple[str, int], str]) -> tuple[Gpu
                 (said.addresses or {}).get(row.vmid, ()),
                 devices,
                 shares,
-                sum(other.status == "running" for other in near),
+                sum(other.status not in ("stopped", "unknown") for other in near),
                 names.get((said.cluster, row.vmid), ""),
             )
         )
@@ -115,7 +116,7 @@ def _shared(
     return (
         *sorted(devices),
         *(f"iommu group {g}" for g in sorted(groups)),
-        *sorted(_nodes(said, row) & _nodes(said, other)),
+        *sorted(shared_nodes(_nodes(said, row), _nodes(said, other))),
     )
 
 
@@ -128,7 +129,8 @@ def notes(said: Answers) -> tuple[str, ...]:
     if blind:
         first = said.configs[blind[0]]
         why = first.detail if isinstance(first, Unknown) else ""
-        found.append(f"the configuration of {count(len(blind), 'guest')} could not be read ({why})")
+        named = ", ".join(map(str, blind[:_NAMED])) + (f" and {len(blind) - _NAMED} more" if blind[_NAMED:] else "")
+        found.append(f"{'guest' if len(blind) == 1 else 'guests'} {named}: the configuration could not be read ({why})")
     found += [
         f"the PCI devices of {node} are not shown: {one.detail or one.why}"
         for node, one in sorted(said.pci.items())

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from recover.core.read.pve import GuestRow, addresses, guest_rows
+from recover.core.read.pve import addresses, guest_rows
 from recover.core.read.pve_config import bus
 from recover.core.read.pve_values import flag
 from recover.core.targets import Answers, has_devices
@@ -37,23 +37,33 @@ def see_targets(client: Client, cluster: str, left: float) -> Answers | ApiError
     if isinstance(listed, ApiError):
         return listed
     rows = tuple(row for row in guest_rows(listed) if not row.template)
-    base = {
-        row.vmid: ("nodes", row.node, "lxc" if row.kind is GuestKind.CONTAINER else "qemu", row.vmid) for row in rows
-    }
-    configs = _all([row.vmid for row in rows[:GUESTS]], lambda vmid: get(*base[vmid], "config", current=1))
+    base = {row.vmid: (row.node, "lxc" if row.kind is GuestKind.CONTAINER else "qemu", row.vmid) for row in rows}
+    away: set[str] = set()
+
+    def on(node: str, *parts: object, **params: Any) -> Reading[Any]:
+        """A node that is away is asked once: its guests must not take the time of all others."""
+        if node in away:
+            return Unknown(Why.UNREACHABLE, f"{node} does not answer")
+        said = get("nodes", node, *parts, **params)
+        if isinstance(said, Unknown) and said.why in (Why.TIMEOUT, Why.UNREACHABLE):
+            away.add(node)
+        return said
+
+    asked = sorted(rows[:GUESTS], key=lambda row: row.status == "unknown")  # as the guests of such a node are listed
+    configs = _all([row.vmid for row in asked], lambda vmid: on(*base[vmid], "config", current=1))
     ours = [
         r
         for r in rows
         if isinstance(c := configs.get(r.vmid), Known) and isinstance(c.value, Mapping) and has_devices(c.value)
     ]
     nodes = sorted({row.node for row in ours if row.kind is GuestKind.VM})
-    pci = _all(nodes, lambda node: get("nodes", node, "hardware", "pci", **{"pci-class-blacklist": ""}))
+    pci = _all(nodes, lambda node: on(node, "hardware", "pci", **{"pci-class-blacklist": ""}))
     up = [row.vmid for row in ours if row.status == "running"]
     kinds = {row.vmid: row.kind for row in ours}
 
     def network(vmid: int) -> Reading[Any]:
         tail = ("interfaces",) if kinds[vmid] is GuestKind.CONTAINER else ("agent", "network-get-interfaces")
-        return get(*base[vmid], *tail)
+        return on(*base[vmid], *tail)
 
     held = get("access", "permissions", path="/vms")
     return Answers(
@@ -66,10 +76,6 @@ def see_targets(client: Client, cluster: str, left: float) -> Answers | ApiError
         sees_all=_audits(held),
         notes=(f"only {GUESTS} of {len(rows)} guests were asked",) if len(rows) > GUESTS else (),
     )
-
-
-def _base(row: GuestRow) -> tuple[object, ...]:
-    return ("nodes", row.node, "lxc" if row.kind is GuestKind.CONTAINER else "qemu", row.vmid)
 
 
 def _all(keys: Sequence[K], ask: Callable[[K], Reading[Any]]) -> dict[K, Reading[Any]]:
