@@ -23,6 +23,9 @@ from recover.model.reading import Known
 
 GROWTH_MIB = 64  # less than this is noise of a process that does nothing
 YOUNG_S = 3600.0
+AS_ENGINES = 2.5  # of two minutes: five, the least that the engines' own watchdogs need
+_NEVER = 1e9
+BURNS_TICKS = 100  # a second of CPU time between two looks
 _CONTAINER_HELD = "its ports are in a network of its own"
 _FORWARDERS = frozenset({"docker-proxy", "rootlessport", "pasta", "passt", "slirp4netns", "systemd"})
 COMPILERS = frozenset({"nvcc", "cicc", "ptxas", "cudafe++", "fatbinary", "nvlink", "cc1plus", "cc1"})
@@ -194,11 +197,17 @@ def _by_counters(look: Look, group: Group, answer: ServerAnswer) -> Judged:
 
 
 def _silent(look: Look, group: Group, parts: tuple[Part, ...]) -> Judged:
+    """Without counters a server that works on one long request looks like one that spins: it has as long as engines
+    give themselves.
+    """
     finding = hung_finding(group, "it takes the health question and does not answer, and its ranks make no progress")
-    seen = watch(f"silent:{group.key}", -_weight(look, group, parts), GROWTH_MIB, look.limits.hung_after_s, finding)
+    ticks = sum(p.process.cpu_ticks for p in parts)
+    burns = watch(f"burns:{group.key}", -ticks, BURNS_TICKS, _NEVER, finding)
+    limit = look.limits.hung_after_s * (AS_ENGINES if look.moved(burns.symptom) else 1.0)
+    seen = watch(f"silent:{group.key}", -_weight(look, group, parts), GROWTH_MIB, limit, finding)
     if look.ripe(seen.symptom):
         return Judged(Health.HUNG, finding.says, (seen,))
-    return Judged(Health.LIVE, "its health question got no answer in time", (seen,))
+    return Judged(Health.LIVE, "its health question got no answer in time", (seen, replace(burns, worrying=False)))
 
 
 def _loading(look: Look, group: Group, parts: tuple[Part, ...], words: str) -> Judged:

@@ -286,6 +286,18 @@ def test_ranks_that_pin_one_after_the_other_are_not_stuck() -> None:
     assert [f for d in follow([pinning(10.0 * i) for i in range(60)], 10.0) for f in d.findings] == []
 
 
+def test_a_silent_server_that_burns_cpu_time_has_as_long_as_engines_give_themselves() -> None:
+    """llama.cpp on one long prompt, or ranks that spin: without counters nobody can tell. Fails at 120 s for both."""
+
+    def at(step: int, burns: bool) -> Snapshot:
+        return b.serving_snapshot(processes=ranks(cpu_ticks=1000 + (3000 * step if burns else 0)), servers=TIMED_OUT)
+
+    for burns, sick_after in ((False, 120), (True, 300)):
+        looks = follow([at(i, burns) for i in range(14)], 30.0)
+        first_sick = next(i for i, d in enumerate(looks) if d.findings)
+        assert 30 * first_sick == sick_after
+
+
 @pytest.mark.parametrize("looked_at_s", [30.0, 150.0, 400.0, 590.0])
 @pytest.mark.parametrize(
     "sick",
