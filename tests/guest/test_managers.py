@@ -52,7 +52,11 @@ startretries=0
     end = time.monotonic() + 60
     while not (tmp_path / "sock").exists() and time.monotonic() < end:
         time.sleep(0.05)
-    return child
+    yield child
+    inside = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+    child.terminate()  # its programs have process groups of their own: only it ends them
+    child.wait(60)
+    assert not [pid for pid in inside if Path(f"/proc/{pid}").exists()]
 
 
 def told() -> tuple[Service, ...]:

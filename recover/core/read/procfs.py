@@ -63,9 +63,3 @@ def module_version(text: str) -> str:
     """The version in /proc/driver/nvidia/version (closed, open, "for x86_64" forms) or /sys/module/nvidia/version."""
     match = _MODULE.search(text)
     return (match.group(1) or match.group(2)) if match else ""
-
-
-def information(text: str) -> dict[str, str]:
-    """/proc/driver/nvidia/gpus/BUS/information: what the driver has cached, without asking the GPU."""
-    pairs = (line.partition(":") for line in text.splitlines() if ":" in line)
-    return {name.strip(): value.strip() for name, _, value in pairs}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from recover.core.read import agent_system, pve_config, pve_tasks, task_log
 from recover.core.read.bare import SCRIPT, read_bare
 from recover.core.read.host import read_host
-from recover.core.read.procfs import bus_id, information, meminfo, module_version, ram
+from recover.core.read.procfs import bus_id, meminfo, module_version, ram
 from recover.core.read.report import Report
 from recover.core.read.rows import Row
 from recover.model.reading import Known, Unknown, Why
@@ -54,7 +54,7 @@ def _of(reading: object) -> tuple:  # type: ignore[type-arg]
 @given(_TEXT)
 @_QUICK
 def test_files_of_proc(text: str) -> None:
-    meminfo(text), information(text), module_version(text), bus_id(text)
+    meminfo(text), module_version(text), bus_id(text)
     seen = ram(text, 0)
     assert isinstance(seen, Unknown) or "MemTotal" in text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from recover.core.read.procfs import bus_id, information, meminfo, module_version, ram
+from recover.core.read.procfs import bus_id, meminfo, module_version, ram
 from recover.model.reading import Known, Unknown
 
 TEXT = """MemTotal:       470810624 kB
@@ -61,8 +61,3 @@ def test_one_spelling_of_an_address(text):
 )
 def test_module_versions(text):
     assert module_version(text) == "470.82.01"
-
-
-def test_information():
-    found = information("Model: \t\t NVIDIA A100\nGPU UUID: \t GPU-1\nBus Location: \t 0000:41:00.0\n")
-    assert (found["GPU UUID"], found["Bus Location"]) == ("GPU-1", "0000:41:00.0")
