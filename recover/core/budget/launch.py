@@ -58,7 +58,7 @@ def parse(
     """
     if len(text) > LONGEST:
         raise Problem("the launch text is longer than 1 MB")
-    reader = _Reader(files or {}, version, engine)
+    reader = _Reader({} if files is None else files, version, engine)
     found = reader.document(text, env or {})
     if not found:
         noted = tuple(dict.fromkeys(reader.noted))[:_NOTED]
@@ -77,7 +77,7 @@ def from_argv(
     words = [Word(w) for w in argv]
     origin = Origin(env=tuple((env or {}).items()))
     try:
-        return next(iter(_Reader(files or {}, version).command(words, origin, 0)), None)
+        return next(iter(_Reader({} if files is None else files, version).command(words, origin, 0)), None)
     except Problem:
         return None  # the text after `bash -c` is broken: a shell would not start it either
 

@@ -69,7 +69,7 @@ def preflight(
     Raises Problem for text that is no launch.
     """
     version, engine = (found.installed.version, found.installed.engine) if found.installed is not None else (None, "")
-    texts = ChainMap(dict(found.files), files or {})  # type: ignore[arg-type]  # only read
+    texts = ChainMap(dict(found.files), {} if files is None else files)  # type: ignore[arg-type]  # only read
     launches = parse(text, files=texts, env=env, version=version, engine=engine)
     asked = [(launch, beside.own(found, launch, launches[0])) for launch in launches]
     if len(asked) == 1:

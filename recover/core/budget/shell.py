@@ -64,7 +64,7 @@ class Lexer(Words):
         args: Sequence[str] | None = None,
     ) -> None:
         super().__init__(text, scope or Scope(env, args))
-        self.files = files or {}
+        self.files: Mapping[str, str] = {} if files is None else files
         self.commands: list[Command] = []
         self._heredocs: list[tuple[str, bool, Io]] = []
         self._chained = False
