@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,14 +101,16 @@ def _list(runs: Sequence[Told]) -> Table:
 
 
 def hook_cell(hooks: Sequence[HookTold]) -> tuple[str, str]:
-    """Each by name with how it ended, and how long it took where that is a second or more; nothing to say is good."""
+    """Each with how it ended, and how long it took where that is a second or more; nothing to say is good."""
     from recover.core.report.words import span
 
     said = []
-    for hook in hooks:
-        end = "" if hook.ok else " FAILED" if hook.ok is not None else " has no end"
-        took = f" ({span(hook.seconds)})" if hook.seconds is not None and hook.seconds >= 1 else ""
-        said.append(f"{hook.event}{end}{took}")
+    for (event, ok), alike in groupby(hooks, key=lambda hook: (hook.event, hook.ok)):
+        times = [hook.seconds or 0.0 for hook in alike]
+        often = f" {len(times)} times" if len(times) > 1 else ""
+        end = "" if ok else " FAILED" if ok is not None else " has no end"
+        took = f" ({span(sum(times))})" if sum(times) >= 1 else ""
+        said.append(f"{event}{end}{often}{took}")
     return ", ".join(said) or "none", "plain" if all(hook.ok for hook in hooks) else "bad"
 
 

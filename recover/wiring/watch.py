@@ -35,6 +35,8 @@ ON_CALL_S = (
     1800.0  # whoever worked there so lately is still at it; also within this time a cut run would be gone on with
 )
 
+NOT_BACK = "service-not-back"  # how a run ended, in a word, where its end alone does not tell
+
 Views = Callable[[Wired], AbstractContextManager[View]]
 
 
@@ -144,9 +146,9 @@ class _Runs:
             self.bug(error)
             return RunEnd(BUG, True, f"a fault of gpu-recover ({type(error).__name__})")
         end, code = result.closed.end, exit_code(result.closed)
-        word = "service-not-back" if code == SERVICE_NOT_BACK else end.kind.value
-        did = tried(result.entries)
-        return RunEnd(word, did, end.why, result.run, code, result.unheard, result.notice)
+        word = NOT_BACK if code == SERVICE_NOT_BACK else end.kind.value
+        why = f"{end.why}; its service is not back: {result.closed.service}" if word == NOT_BACK else end.why
+        return RunEnd(word, tried(result.entries), why, result.run, code, result.unheard, result.notice)
 
     def plan(self, name: str, gate: Gate) -> RunEnd:
         """What a run would do first, and whether it might; nothing is changed and nothing written."""

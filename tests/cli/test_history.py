@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from recover.cli.history import hook_cell
 from recover.cli.runs import past_runs
-from recover.core.lookback import look_back, tell
+from recover.core.lookback import HookTold, look_back, tell
 from recover.edge.store.cases import glances, recorded, told_run
 from recover.edge.store.folder import StateFolder, plain_name, safe_name
 from recover.edge.store.journal import FileJournal, read_entries
@@ -136,3 +137,15 @@ def test_one_journal_at_a_time_is_in_memory(state: StateFolder) -> None:
     peak(folders[:1])  # what is loaded once
     few, many = peak(folders[:10]), peak(folders)
     assert many - few < 70 * 4096 < 70 * len(whole) / 10, (few, many)
+
+
+def test_hooks_of_one_run_are_told_in_few_words() -> None:
+    def hook(event: str, ok: bool | None, seconds: float | None = 0.4) -> HookTold:
+        return HookTold(event, 1.0, ok, seconds)
+
+    drain, back = hook("before-disruption", True), hook("after-recovery", False, 61.0)
+    assert hook_cell([]) == ("none", "plain") and hook_cell([drain]) == ("before-disruption", "plain")
+    assert hook_cell([drain, drain, drain, back]) == (
+        "before-disruption 3 times (1 s), after-recovery FAILED (1:01 min)", "bad",
+    )  # fmt: skip
+    assert hook_cell([hook("gave-up", None, None)]) == ("gave-up has no end", "bad")

@@ -297,6 +297,11 @@ def test_each_hook_is_told_with_when_how_it_ended_and_how_long_it_took() -> None
     assert [(h.name, h.began - full.began, h.said, h.took_s) for h in full.hooks] == [
         ("before-disruption", 1.5, "done", 2.5), ("gave-up", 12.0, "failed", 1.0), ("gave-up", 14.0, "cut", None),
     ]  # fmt: skip
+    assert any("is still in place" in note for note in story([*quiet[:2], *hooks, *quiet[2:]], RECORD).notices)
+    settled = Hooked(115.0, "gave-up", Outcome(True))
+    assert not any(
+        "is still in place" in note for note in story([*quiet[:2], *hooks, *quiet[2:], settled], RECORD).notices
+    )
     alive = story([*quiet, *late], replace(RECORD, alive=True)).hooks
     assert [h.said for h in alive] == ["failed", "runs now"]
     cells = " ".join(shape(page(full, RECORD)).text)

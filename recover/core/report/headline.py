@@ -8,7 +8,7 @@ from datetime import datetime, tzinfo
 from itertools import pairwise
 
 from recover.core.history import History
-from recover.core.hooks import prompted
+from recover.core.hooks import disrupted, prompted
 from recover.core.report.lookback import tone
 from recover.core.report.result import SERVICE_NOT_BACK, exit_code
 from recover.core.report.text import end_word
@@ -131,6 +131,10 @@ def notices(entries: Sequence[Entry], history: History, record: Record) -> tuple
         found.append("A dry run: it ended where the first act would have begun.")
     elif not acted:
         found.append("Nothing was done in this run: it only looked.")
+    if history.closed is not None and disrupted(entries):
+        found.append(
+            "What the hook before-disruption did is still in place; the end of the next run is to give it back."
+        )
     if not record.files and not record.rehearsal:
         found.append("No evidence is there: " + _why_no_evidence(history, acted))
     return tuple(found)

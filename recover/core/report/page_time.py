@@ -53,7 +53,7 @@ def _item(item: Item, began: float, zone: tzinfo) -> Markup:
 
 def shorn(item: Item) -> str:
     """The words without those that the kind says already."""
-    for start in ("looked: ", "waiting: ", "next: ", "end: "):
+    for start in ("looked: ", "waiting: ", "next: ", "end: ", "hook "):
         if item.text.startswith(start):
             return item.text[len(start) :]
     return item.text
