@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from recover.core.clean import clean
-from recover.core.privileges import Held, Need, grant, missing, too_much
+from recover.core.privileges import Held, Need, amend, grant, missing, too_much
 from recover.model.hypervisor import GuestKind
 from recover.model.ladder import Playbook, Step
 from recover.model.reading import Known, Reading
@@ -266,7 +266,10 @@ def privilege_points(
         elif missing(need, reading.value):
             status = Status.FAIL if need.must else Status.WARN
             says = f"{need.privilege} on {need.path} is missing ({need.asked})"
-            points.append(Point(about, "privilege", status, says, grant(need, token_id), need.costs))
+            beside = (n for n in wanted if (n.role, n.path) == (need.role, need.path))
+            partly = any(not missing(n, reading.value) for n in beside)  # the role may be there and lack it
+            fix = grant(need, token_id) + (f"    # if it has that role: {amend(need)}" if partly else "")
+            points.append(Point(about, "privilege", status, says, fix, need.costs))
         else:
             there.append(need)
     extra = sorted({name for one in held.values() if isinstance(one, Known) for name in too_much(one.value)})

@@ -38,6 +38,7 @@ class Place:
     nodes: tuple[str, ...] = ()
     storages: tuple[str, ...] = ()
     mappings: tuple[str, ...] = ()
+    near: tuple[str, ...] = ()  # mappings that running guests beside it use
     devices: bool = False
     agent: bool = False
     ha: bool = False
@@ -67,13 +68,15 @@ Held = Mapping[str, bool]  # privilege -> whether it propagates
 def place_of(seen: Hypervisor, others: Iterable[str] = ()) -> Place:
     """`others`: the cluster's other nodes, on which HA may start the guest."""
     config = seen.config.value if isinstance(seen.config, Known) else None
+    mappings = tuple(dict.fromkeys(d.mapping for d in config.hostpci if d.mapping)) if config is not None else ()
     ha = isinstance(seen.ha_state, Known) and seen.ha_state.value not in ("", "ignored")
     devices = config.hostpci if config is not None else ()
     return Place(
         vmid=seen.vmid,
         nodes=tuple(dict.fromkeys((seen.node, *(others if ha else ())))),
         storages=config.storages if config is not None else (),
-        mappings=tuple(dict.fromkeys(d.mapping for d in devices if d.mapping)),
+        mappings=mappings,
+        near=tuple(name for name in seen.near_mappings if name not in mappings),
         devices=bool(devices),
         agent=bool(config is not None and config.agent) and seen.kind is GuestKind.VM,
         ha=ha,
@@ -146,8 +149,8 @@ def needs(place: Place, rungs: tuple[str, ...]) -> tuple[Need, ...]:
     ]  # fmt: skip
     found += [
         Need(("Mapping.Audit", "Mapping.Use", "Mapping.Modify"), f"/mapping/pci/{mapping}", "GpuRecoverMapping",
-             "which devices the mapping stands for", f"{refused} (guard device)", power)
-        for mapping in place.mappings
+             "which devices the mapping stands for", f"{refused} (guard {guard})", power)
+        for names, guard in ((place.mappings, "device"), (place.near, "shared-device")) for mapping in names
     ]  # fmt: skip
     found.append(
         Need(
@@ -191,10 +194,15 @@ def grant(need: Need, token_id: str) -> str:
     return f"pveum acl modify {shlex.quote(need.path)} {who} --roles {need.role}{rest}"
 
 
+def amend(need: Need) -> str:
+    """The command for a token that has the role already, and the role lacks this: as after an upgrade from 8 to 9."""
+    return f"pveum role modify {need.role} --append 1 --privs {need.privilege}"
+
+
 def recipe(release: int, token_id: str, place: Place) -> tuple[str, ...]:
     """The whole of it, ready to paste as root on any node: 9 for Proxmox VE 9, 8 for 7 and 8."""
     user, _, name = token_id.rpartition("!")
-    mappings = place.mappings if release > 7 else ()
+    mappings = (place.mappings or place.near) if release > 7 else ()
     wanted = [n for n in needs(place, ("power-cycle-vm",)) if n.role != "GpuRecoverMapping" or mappings]
     roles = [role for role in _ROLES if any(n.role == role for n in wanted)]
     return (

@@ -147,6 +147,7 @@ class Hypervisor:
     clock_s: int = 0  # the node's clock at this look
     agent_addresses: tuple[str, ...] = ()
     gaps: tuple[str, ...] = field(default=())
+    near_mappings: tuple[str, ...] = ()  # PCI mappings that running guests of the node use, where this one has devices
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,8 @@ def test_each_missing_privilege_is_named_with_cost_and_command(
         f"pveum acl modify {where} --users gpu-recover@pve --tokens 'gpu-recover@pve!oncall'"
     )
     (recipe,) = report["recipes"].values()
-    assert found["fix"] in recipe
+    assert found["fix"].partition("    # ")[0] in recipe
+    assert (f"pveum role modify GpuRecoverGuest --append 1 --privs {lacks}" in found["fix"]) is (where == "/vms/174")
 
 
 @pytest.mark.parametrize(("version", "ours", "theirs"), [
@@ -134,6 +135,40 @@ def test_the_recipe_is_for_the_release_that_answered(
     assert ("Mapping" in text) is (version > "8"), "7 has no mappings"
     shown = lab.run("doctor", "node-174", "--recipe").out
     assert "VM.GuestAgent.Audit" in shown and "VM.Monitor" in shown and "pveum acl modify" in shown
+
+
+AGENT = ("VM.GuestAgent.Audit", "VM.Monitor")
+
+
+@pytest.mark.parametrize(("version", "good"), [("9.2.6", 0), ("8.4.1", 1), ("8.0.2", 1), ("7.4.3", 1)])
+def test_the_agents_privilege_is_the_one_of_the_release(
+    cluster: Callable[..., Cluster], version: str, good: int
+) -> None:
+    """The lab's API knows each privilege only in the releases that have it, and asks for it as they do."""
+    for number, name in enumerate(AGENT):
+        given = [{**g, "privs": [p if p not in AGENT else name for p in g["privs"]]} for g in grants()]
+        plain = {**VM, "hostpci": [GPU]}
+        lab = cluster(plain, version=version, grants=given, mappings=[])
+        _, report = lab.doctor("node-174")
+        wrong = [one for one in of(report, "privilege") if one["status"] != "ok"]
+        said = json.loads(lab.run("probe", "node-174").out)["hypervisor"]["gaps"]
+        if number == good:
+            assert not wrong and not said, (wrong, said)
+        else:
+            (one,) = wrong
+            assert one["says"].startswith(f"{AGENT[good]} on /vms/174 is missing") and AGENT[good] in one["fix"]
+            assert any(AGENT[good] in gap for gap in said), said
+
+
+def test_a_mapping_of_a_neighbour_must_be_read_too(cluster: Callable[..., Cluster]) -> None:
+    """PVE lists no mapping that the token may not see: who has our device is not known, and the guard refuses."""
+    near = {"vmid": 175, "name": "node-175", "hostpci": ["mapping=gpu9"]}
+    hidden = {"id": "gpu9", "map": ["id=10de:2bb5,node=pve1,path=0000:43:00.0"]}
+    lab = cluster(OURS, near, mappings=[MAPPING, hidden])
+    _, report = lab.doctor("node-174")
+    (found,) = [one for one in of(report, "privilege") if one["status"] != "ok"]
+    assert found["status"] == "failed" and "Mapping.Audit on /mapping/pci/gpu9" in found["says"]
+    assert "shared-device" in found["costs"] and "/mapping/pci/gpu9" in found["fix"]
 
 
 def test_a_token_that_may_not_see_the_guest(cluster: Callable[..., Cluster]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from recover.core.read.pve_config import PciDevice, bus, unreadable, vm_config
 from recover.core.read.pve_jobs import backup_due
-from recover.core.read.pve_near import neighbours
+from recover.core.read.pve_near import near_mappings, neighbours
 from recover.core.read.pve_raw import GuestRow, PveRaw, guest_rows, list_of, object_of, tags_of
 from recover.core.read.pve_tasks import Upid, parse_upid, strange_tasks, task_list
 from recover.core.read.pve_values import flag, given, number, rows_of, text
@@ -75,6 +75,7 @@ def hypervisor(raw: PveRaw) -> Hypervisor:
         host_uptime_s=_uptime(node),
         clock_s=clock,
         agent_addresses=addresses(raw.agent_net),
+        near_mappings=near_mappings(raw, ours),
         gaps=_gaps(
             raw,
             {

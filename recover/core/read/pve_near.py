@@ -32,6 +32,12 @@ def neighbours(
     return Known(tuple(sorted(found, key=lambda one: one.vmid)))
 
 
+def near_mappings(raw: PveRaw, ours: tuple[HostPci, ...]) -> tuple[str, ...]:
+    """Which mappings must be read to know what the running guests beside it have."""
+    configs = [known_or(object_of(config), {}) for _, config in raw.others] if ours else []
+    return tuple(sorted({d.mapping for config in configs for d in host_pcis(config, raw.node) if d.mapping}))
+
+
 def _neighbour(
     raw: PveRaw,
     ours: tuple[HostPci, ...],

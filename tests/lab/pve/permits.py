@@ -25,6 +25,7 @@ class Permits:
 
     pools: dict[str, set[int]]
     apitokens: dict[str, str]
+    version: str
 
     def _init_permits(self) -> None:
         self.grants: dict[str, list[Grant]] = {}
@@ -75,9 +76,20 @@ class Permits:
                     privs |= self._held(who, "/pool/" + pool)
         return privs
 
+    def _known(self, priv: str) -> bool:
+        """Whether this release has the privilege: mappings came with 8; the agent's own ones with 9, for VM.Monitor."""
+        release = int(self.version.partition(".")[0])
+        if priv.startswith("VM.GuestAgent."):
+            return release >= 9
+        return release < 9 if priv == "VM.Monitor" else release >= 8 or not priv.startswith("Mapping.")
+
     def allowed(self, user: str, path: str, priv: str) -> bool:
         if user == "root@pam":
             return True
+        if priv.startswith("VM.GuestAgent.") and not self._known(priv):
+            priv = "VM.Monitor"  # what PVE 7 and 8 ask for at the agent's calls
+        if not self._known(priv):
+            return False
         if any(
             name == priv and (below == "/" or path == below or path.startswith(below + "/"))
             for below, name in self.denied
@@ -100,6 +112,8 @@ class Permits:
                 return
         elif perms is not None and perms.get("user") in ("all", "world"):
             return
+        if "VM.GuestAgent." in str(why) and not self._known("VM.GuestAgent.Audit"):
+            why = str(why).partition(", ")[0] + ", VM.Monitor"
         raise PveError(403, f"Permission check failed ({why})" if why else "Permission check failed")
 
     async def _permissions(self, values: dict[str, Any], user: str) -> dict[str, dict[str, int]]:
@@ -111,7 +125,8 @@ class Permits:
             paths = {values["path"]}
         out: dict[str, dict[str, int]] = {}
         for path in sorted(paths):
-            held = {priv for priv in shapes.PRIVILEGES if self.allowed(who, path, priv)}
+            every = [priv for priv in (*shapes.PRIVILEGES, "VM.Monitor") if self._known(priv)]
+            held = {priv for priv in every if self.allowed(who, path, priv)}
             if held:
                 out[path] = {
                     priv: int(self.allowed(who, path.rstrip("/") + "/x" if path != "/vms" else "/vms/0", priv))

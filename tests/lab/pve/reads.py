@@ -84,6 +84,8 @@ class Reads:
         )
 
     async def _mapping_list(self, values: dict[str, Any], user: str) -> list[dict[str, Any]]:
+        if self.version.startswith("7."):  # type: ignore[attr-defined]
+            raise PveError(501, "Method 'GET /cluster/mapping/pci' not implemented")
         extra: dict[str, Any] = {"checks": []} if values.get("check-node") else {}
         return [self._mapping_row(name) | extra for name in sorted(self.mappings) if self._mapping_seen(user, name)]
 
