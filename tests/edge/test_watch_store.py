@@ -11,7 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -212,6 +212,39 @@ POINTS = {
     "before change 3": "cut",
     "after change 3": "recovered",
 }
+
+
+IN_A_UNIT = """
+import json, sys
+from dataclasses import asdict
+from recover.edge.store.ledger import LocalControllers
+from recover.model.watch import Controller
+here = LocalControllers()
+print(json.dumps(asdict(here.me())), flush=True)
+other = Controller(**json.loads(sys.stdin.readline()))
+print(here.lives(other), flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_unit_that_sees_no_boot_and_a_shell_that_does_take_each_other_for_alive() -> None:
+    """systemd's ProcSubset=pid mounts such a /proc: a run of the timer was taken for dead by a person's command.
+
+    Seen to fail, both ways, where a boot that is not known counted as another boot.
+    """
+    words = ["unshare", "--mount", "sh", "-c", 'mount -t proc -o subset=pid proc /proc && exec "$@"', "sh",
+             sys.executable, "-c", IN_A_UNIT]  # fmt: skip
+    here = LocalControllers()
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as unit:
+        assert unit.stdin is not None and unit.stdout is not None
+        there = Controller(**json.loads(unit.stdout.readline()))
+        unit.stdin.write(json.dumps(asdict(here.me())) + "\n")
+        unit.stdin.flush()
+        assert unit.stdout.readline().strip() == "True"
+        assert there.boot == "" != here.me().boot and here.lives(there) is True
+        assert here.lives(replace(there, started=there.started + 1)) is False
+        unit.stdin.write("\n")
+    assert here.lives(there) is False
 
 
 @pytest.mark.parametrize("point", POINTS)
