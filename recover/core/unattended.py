@@ -27,6 +27,8 @@ from recover.steps.common import MAY_DIE
 BY = "watch"
 _SICK_GROUPS = frozenset({"ended (dead)", "ended (hung)"})
 _OTHERS = frozenset({"session", "neighbour"})
+# QEMU's states internal-error, guest-panicked and watchdog: no processor of the VM runs (QEMU, qapi/run-state.json)
+_STOPPED = frozenset({"vm-internal-error", "vm-halted"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +184,9 @@ def _hit(hits: tuple[Hit, ...]) -> str:
 
 
 def _unseen(attempt: Try, diagnosis: Diagnosis) -> str:
-    if attempt.scope >= Scope.GUEST and Channel.GUEST not in diagnosis.channels:
+    """A guest that only does not answer may be at work. One whose processors QEMU has stopped for good is not."""
+    stopped = any(finding.signal in _STOPPED for finding in diagnosis.findings)
+    if attempt.scope >= Scope.GUEST and Channel.GUEST not in diagnosis.channels and not stopped:
         return "who works in the guest can't be seen, and this would stop all of it"
     return ""
 

@@ -232,6 +232,19 @@ def test_a_guest_that_cannot_be_seen_is_not_restarted_even_where_its_scope_is_li
     assert (blind.said, sighted.said) == ("no", "yes")
 
 
+@pytest.mark.parametrize(("signals", "said"), [
+    (("vm-internal-error",), "yes"), (("vm-halted",), "yes"), (("vm-halted", "guest-mute"), "yes"),
+    (("guest-mute",), "no"), (("vm-halted", "gpu-lost"), "no"), ((), "no"),
+])  # fmt: skip
+def test_only_where_qemu_has_stopped_it_for_good_nobody_can_be_at_work(signals: tuple[str, ...], said: str) -> None:
+    """Then it need not be seen who works there; all else holds: what is listed, and who else is hit."""
+    wide = Unattended(("guest-mute", "vm-halted", "vm-internal-error"), (Scope.VM,), 2)
+    seen = diagnosis(*signals, guest=False)
+    guest, near = Hit("guest", "node-174 (174)", "stopped"), Hit("neighbour", "vm 8", "shares a GPU")
+    assert consent(attempt(Scope.VM), Blast(Scope.VM, (guest,), 1.0), seen, wide).said == said
+    assert consent(attempt(Scope.VM), Blast(Scope.VM, (guest, near), 1.0), seen, wide).said == "no"
+
+
 def test_what_comes_up_during_a_run_ends_it() -> None:
     gate = WatchGate(RULES, lambda: "the breaker was opened meanwhile")
     answer = gate.ask(attempt(), Blast(Scope.PROCESS, (DEAD,), 1.0), diagnosis("dead-group"))
