@@ -131,22 +131,49 @@ def _width(reader: _Reader, store: str) -> int:
 
 def _attention_layers(reader: _Reader) -> tuple[int, bool]:
     """How many layers keep keys and values, and whether others keep a state instead."""
-    total = reader.number("num_hidden_layers", "n_layer", "num_layers")
-    kinds = reader.fields.get("layer_types") or reader.fields.get("layers_block_type")
+    fields = reader.fields
+    blocks = fields.get("block_configs")
+    if isinstance(blocks, list) and blocks:  # Nemotron NAS: some layers have no attention at all
+        return sum(1 for b in blocks if not _skips(b)) or 1, False
+    total = reader.number("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+    kinds = fields.get("layer_types") or fields.get("layers_block_type")
     if isinstance(kinds, list) and kinds:
         full = sum(1 for k in kinds if "attention" in str(k) and not str(k).startswith("linear"))
         return max(1, full), full < len(kinds)
-    pattern = reader.fields.get("hybrid_override_pattern")
-    if isinstance(pattern, str) and pattern:
-        return max(1, pattern.count("*")), "M" in pattern
+    if (named := _listed(fields, total)) is not None:
+        return max(1, named), named < total
     every = reader.optional("full_attention_interval")
     if every > 1:
         return max(1, total // every), True
-    linear = reader.fields.get("linear_attn_config")
+    linear = fields.get("linear_attn_config")
     if isinstance(linear, dict):
         full_layers = linear.get("full_attn_layers")
         return (len(full_layers) if isinstance(full_layers, list) and full_layers else total), True
-    return total, any(key.startswith(("mamba_", "ssm_", "linear_num_")) for key in reader.fields)
+    if "LongcatFlash" in str(fields.get("architectures")):
+        return total * 2, False  # two attentions in each: sglang `configs/model_config.py` num_attention_layers
+    return total, any(key.startswith(("mamba_", "ssm_", "linear_num_")) for key in fields)
+
+
+def _listed(fields: Mapping[str, Any], total: int) -> int | None:
+    """The layers with attention among those of another kind, as each family of models writes them."""
+    pattern = fields.get("hybrid_override_pattern")  # Nemotron-H: "M-M*-"
+    if isinstance(pattern, str) and pattern:
+        return pattern.count("*")
+    kinds = fields.get("attn_type_list")  # MiniMax: 1 is attention, 0 is linear
+    if isinstance(kinds, list) and kinds:
+        return sum(1 for kind in kinds if kind == 1)
+    indices = fields.get("attn_layer_indices")  # Bamba
+    if isinstance(indices, list) and indices:
+        return len(indices)
+    period, offset = fields.get("attn_layer_period"), fields.get("attn_layer_offset")  # Jamba
+    if isinstance(period, int) and isinstance(offset, int) and 0 <= offset < period:
+        return len(range(offset, total, period))
+    return None
+
+
+def _skips(block: Any) -> bool:
+    attention = block.get("attention") if isinstance(block, dict) else None
+    return isinstance(attention, dict) and bool(attention.get("no_op") or attention.get("replace_with_linear"))
 
 
 def _windows(fields: Mapping[str, Any]) -> bool:
@@ -155,6 +182,8 @@ def _windows(fields: Mapping[str, Any]) -> bool:
     if isinstance(kinds, list):
         names = {str(k) for k in kinds}
         return "sliding_attention" in names and len(names) > 1
+    if isinstance(fields.get("hybrid_layer_pattern"), list):
+        return True
     return bool(fields.get("sliding_window_pattern")) and bool(fields.get("sliding_window"))
 
 
@@ -183,11 +212,10 @@ def _latent(reader: _Reader, layers: int, width: int, stage: str, extra: dict[st
 def _heads(
     reader: _Reader, layers: int, width: int, stage: str, extra: dict[str, Any], ranks: int, split_v: bool
 ) -> PerToken:
-    queries = reader.number("num_attention_heads", "n_head")
-    heads = reader.optional("num_key_value_heads") or reader.optional("num_kv_heads") or queries
-    if reader.fields.get("multi_query") is True and "num_kv_heads" not in reader.fields:
-        heads = 1
-    dim = reader.optional("head_dim") or reader.number("hidden_size", "n_embd") // queries
+    queries = reader.number("num_attention_heads", "n_head", "n_heads")
+    heads = _kv_heads(reader, queries)
+    dim = reader.optional("head_dim") or reader.optional("kv_channels") or reader.optional("attention_head_dim")
+    dim = dim or reader.number("hidden_size", "n_embd", "d_model") // queries
     if dim < 1:
         raise Problem(f"{clean(reader.config.name, 120)}: hidden_size is smaller than num_attention_heads")
     v_dim = (reader.optional("v_head_dim") or dim) if split_v else dim
@@ -196,3 +224,28 @@ def _heads(
     copies = f", each head on {ranks // heads} ranks" if heads < ranks else ""
     row = f"({dim} + {v_dim}) x {own} KV heads{copies} x {layers} layers{stage} x {width} bytes"
     return PerToken(kind, (dim + v_dim) * own * layers * width, 0, formula=row, **extra)
+
+
+def _kv_heads(reader: _Reader, queries: int) -> int:
+    """Raises Problem where they differ from layer to layer."""
+    fields = reader.fields
+    blocks, listed = fields.get("block_configs"), fields.get("num_key_value_heads_per_layer")
+    if isinstance(blocks, list) and blocks:
+        inner_of = [b.get("attention") for b in blocks if isinstance(b, dict) and not _skips(b)]
+        groups = [inner.get("n_heads_in_group") if isinstance(inner, dict) else None for inner in inner_of]
+        listed = [queries // g if isinstance(g, int) and g > 0 else None for g in groups]
+    if isinstance(listed, list) and listed:
+        one = listed[0]
+        if any(other != one for other in listed) or isinstance(one, bool) or not isinstance(one, int):
+            raise Problem(f"{clean(reader.config.name, 120)}: the KV heads differ from layer to layer")
+        if not 0 < one < _LARGE:
+            raise Problem(f"{clean(reader.config.name, 120)}: {one} KV heads are none")
+        return one
+    inner = fields.get("attn_config")  # DBRX, MPT
+    if isinstance(inner, dict) and isinstance(inner.get("kv_n_heads"), int) and 0 < inner["kv_n_heads"] < _LARGE:
+        return int(inner["kv_n_heads"])
+    if fields.get("multi_query_attention") is True and reader.optional("multi_query_group_num"):  # ChatGLM
+        return reader.optional("multi_query_group_num")
+    if fields.get("multi_query") is True and "num_kv_heads" not in fields:  # Falcon 7B
+        return 1
+    return reader.optional("num_key_value_heads") or reader.optional("num_kv_heads") or queries
