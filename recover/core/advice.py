@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from recover.core.history import History
 from recover.core.look import ONLY_NODE
+from recover.core.next_by_hand import gpus_of_container, line_for
 from recover.model.act import Due, Pass, StartVm
 from recover.model.hypervisor import GuestKind
 from recover.model.ladder import RungOption
@@ -37,7 +38,7 @@ def next_command(history: History, kind: EndKind) -> str:
         case EndKind.CANNOT_TELL:
             return f"gpu-recover probe {target}"
         case EndKind.NEEDS_HUMAN:
-            return _REBOOT if _needs_node(history) else f"gpu-recover plan {target}"
+            return _REBOOT if _needs_node(history) else line_for(history, target) or f"gpu-recover plan {target}"
     return ""
 
 
@@ -62,6 +63,8 @@ def _needs_node(history: History) -> bool:
 def _above(history: History, target: str) -> str:
     if _needs_node(history):
         return _REBOOT
+    if "container-lost-gpus" in _found(history) and (line := gpus_of_container(history)):
+        return line
     if history.last is not None and any(_shut(option) for option in history.last.options):
         return f"gpu-recover doctor {target}    # Proxmox could not be asked, and a rung needs it"
     if history.last is not None and any(_not_for_containers(option) for option in history.last.options):
