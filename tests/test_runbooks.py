@@ -390,6 +390,7 @@ def remembered() -> list[dict[str, Any]]:
     states = ("GpuGuestSickForLong", "GpuGuestNotSeen", "GpuGuestSuspicious", "GpuGuestFlaps")
     return [
         a_test(target("2x9 3 2x50", "2x60"), [(sick_at := "GpuGuestSickForLong", 19, []), (sick_at, 20, [sick])]),
+        a_test(target("2x60", "_x5 2x60"), [(sick_at, 19, []), (sick_at, 20, [sick])]),  # a state comes after looks
         a_test(target("2 0 3 1 " * 15, "0x60"), [(name, m, []) for name in states for m in (10, 20, 30, 59)]),
     ]
 

@@ -49,8 +49,8 @@ class Patience:
             if times and not told:
                 told = True
                 left = span(max(0.0, hook.deadline_s - seconds))
-                what = f"the hook {hook.event.value} ({clean(hook.command[0], 100)}) has run for {span(seconds)}"
-                self.say(f"{what} and is waited for, at most {left} more; ask again (Ctrl-C) to end it now")
+                what = f"the hook {hook.event.value} ({clean(hook.command[0], 100)})"
+                self.say(f"Ctrl-C again ends {what}: it has run for {span(seconds)}, and takes at most {left} more")
             return times > 1
 
         return stop

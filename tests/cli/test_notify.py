@@ -251,12 +251,12 @@ def test_who_asks_a_run_to_stop_hears_of_the_hook_and_ends_it_by_asking_again(
     """Seen to fail where the first Ctrl-C already ended it, and where none did."""
     with in_its_hook(config, hooks, tmp_path) as child:
         child.send_signal(signal.SIGINT)
-        wait_until(lambda: "ask again (Ctrl-C) to end it now" in (tmp_path / "said").read_text())
+        wait_until(lambda: "Ctrl-C again ends the hook before-disruption (" in (tmp_path / "said").read_text())
         assert child.poll() is None and alive(int((tmp_path / "pid").read_text()))
         child.send_signal(signal.SIGINT)
         assert child.wait(60) == 130
     said = (tmp_path / "said").read_text()
-    assert "the hook before-disruption (" in said and "and is waited for, at most" in said
+    assert "): it has run for " in said and ", and takes at most " in said
     assert "was ended: the run was asked to stop again" in said
     assert hooks() == [
         ["before-disruption", "node-174", "stop-service", None],
