@@ -1,4 +1,4 @@
-"""Acts of the guest's rungs on a real guest over real SSH, struck in their middle: the tool killed, the connection lost.
+"""Acts of the guest rungs on a real guest over real SSH, struck in their middle: the tool killed, the connection lost.
 
 Each act is held at the tool that it calls, so that "in the middle" is no matter of luck. Then it is asked again and has
 to end right, whatever came of those before it. Works, refused and hangs of each act alone: see tests/guest.
