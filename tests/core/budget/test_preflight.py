@@ -295,6 +295,41 @@ OLD = "[2026-11-30 10:00:00 TP{}] Allocating {:.2f} GB host memory for hierarchi
 NEW = "[2026-11-30 10:00:00 PP0 TP{}] Allocating {} hierarchical KV host pool: 9 tokens, {:.2f} GB host memory."
 
 
+HEAD = "[2026-06-30 10:00:00 DP0 TP0 EP0] Allocating "
+REAL = {
+    "Mamba states": "10.00 GB host memory for hierarchical Mamba cache (layout=page_first).",
+    "an indexer": "10.00 GB host memory for DSA indexer (layout=page_first).",
+    "DeepSeek-V4's": "10.00 GB host memory for V4 paged pool 'c4' (layers=3, pages=9, item_bytes=7).",
+    "packed layers": "kv hierarchical KV host pool: 9 tokens, 10.00 GB host memory, packed MTP KV layers: draft=1.",
+    "a second of the same name": "10.00 GB host memory for hierarchical KV cache.",
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_every_pool_of_a_rank_counts(name):
+    """Two pools of 40 and 10 GB on each of 8 ranks are 400 GB, told at the first rank's second line."""
+    count = Tally(399 * GB, 8)
+    assert count.line(f"{HEAD}40.00 GB host memory for hierarchical KV cache.")[0] is Course.GOES_ON
+    course, said = count.line(HEAD + REAL[name])
+    assert course is Course.TOO_MUCH and "400.0 GB" in said, said
+    assert Tally(400 * GB, 8).line(HEAD + REAL[name])[0] is Course.GOES_ON
+
+
+def test_an_earlier_start_in_the_same_log_does_not_count():
+    count = Tally(400 * GB, 8)
+    for _ in range(3):
+        assert count.line("[x] server_args=ServerArgs(model_path='m')") is None
+        for rank in range(8):
+            assert count.line(OLD.format(rank, 48.0))[0] is Course.GOES_ON
+    assert (count.said, count.total) == (8, 384 * GB)
+
+
+def test_what_the_engine_refuses_is_told():
+    text = "ValueError: Not enough host memory available. Requesting 300.00 GB but only have 58.40 GB free."
+    course, said = Tally(9000 * GB, 8).line(text)
+    assert course is Course.TOO_MUCH and said.endswith("only have 58.40 GB free.")
+
+
 def test_a_log_is_stopped_at_the_first_line_that_dooms_it():
     count = tally(judged(300))
     assert count is not None and count.ranks == 8
