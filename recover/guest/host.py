@@ -7,7 +7,7 @@ of a device that sleeps: reading would wake it, and a dead one never comes back 
 import os
 import re
 
-from recover.guest import numa, procs
+from recover.guest import numa, procs, sysfs
 from recover.guest.child import Child, collect
 from recover.guest.system import parse_kmsg, ring_buffer
 from recover.guest.wire import Limit, at, emit, gap, guarded, listdir, read_or, uptime, whole
@@ -16,8 +16,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Optional
 
-PCI = "/sys/bus/pci/devices"
-ADDRESS = re.compile(r"^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
 NVIDIA = "0x10de"
 RESERVATIONS = "/run/qemu-server/pci-id-reservations"
 _CHILD_S = 8.0
@@ -29,82 +27,12 @@ GAVE_UP = re.compile(r"not ready \d+ms after .*; giving up|Unable to change powe
 BACK = re.compile(r"ready \d+ms after ")
 
 
-def folder(address: str) -> str:
-    return "%s/%s" % (at(PCI), address)
-
-
-def _link(path: str) -> str:
-    try:
-        return os.path.basename(os.readlink(path))
-    except OSError:
-        return ""
-
-
-def bridge_of(address: str) -> str:
-    """The port right above: sysfs nests devices as the buses are nested."""
-    above = os.path.basename(os.path.dirname(os.path.realpath(folder(address))))
-    return above if ADDRESS.match(above) else ""
-
-
-def below(bridge: str) -> "list[str]":
-    """All functions below a port that are no ports themselves."""
-    top = os.path.realpath(folder(bridge)) + "/"
-    found = [name for name in listdir(at(PCI)) if os.path.realpath(folder(name)).startswith(top)]
-    return [name for name in found if not is_port(name)]
-
-
-def is_port(address: str) -> bool:
-    return read_or(folder(address) + "/class").startswith("0x0604")
-
-
-def group_of(address: str) -> "Optional[int]":
-    name = _link(folder(address) + "/iommu_group")
-    found = whole(name, None)  # type: Optional[int]
-    return found
-
-
-def group_members(address: str) -> "list[str]":
-    names = listdir(folder(address) + "/iommu_group/devices")
-    return [name for name in names if ADDRESS.match(name) and not is_port(name)]
-
-
-def driver_of(address: str) -> str:
-    return _link(folder(address) + "/driver")
-
-
-def nodes_of(address: str) -> "list[str]":
-    """The device files through which somebody can have this function open."""
-    found = []
-    group = group_of(address)
-    if group is not None:
-        found.append(at("/dev/vfio/%d" % group))
-    found += [at("/dev/vfio/devices/" + name) for name in listdir(folder(address) + "/vfio-dev")]
-    for line in read_or(at("/proc/driver/nvidia/gpus/%s/information" % address)).splitlines():
-        if line.startswith("Device Minor"):
-            found.append(at("/dev/nvidia" + line.partition(":")[2].strip()))
-    return found
-
-
-def config_answers(address: str, wake: bool = False) -> "Optional[bool]":
-    """None where it can't be asked without waking it, or where all ones are no sign (virtual functions)."""
-    path = folder(address)
-    sleeps = not wake and read_or(path + "/power/runtime_status").strip() == "suspended"
-    cold = not wake and read_or(path + "/power_state").strip() == "D3cold"
-    if sleeps or cold or os.path.islink(path + "/physfn"):
-        return None
-    fd = os.open(path + "/config", os.O_RDONLY)
-    try:
-        return os.pread(fd, 4, 0) not in (b"\xff\xff\xff\xff", b"")
-    finally:
-        os.close(fd)
-
-
 def _hardware(address: str, wake: bool) -> "Callable[[Callable[[Any], None]], None]":
     def job(say: "Callable[[Any], None]") -> None:
-        answers = config_answers(address, wake)
+        answers = sysfs.config_answers(address, wake)
         said = {"answers": answers}  # type: dict[str, Any]
         if answers:
-            path = folder(address) + "/"
+            path = sysfs.folder(address) + "/"
             said.update(width=read_or(path + "current_link_width").strip(),
                         width_max=read_or(path + "max_link_width").strip(),
                         speed=read_or(path + "current_link_speed").strip())  # fmt: skip
@@ -151,7 +79,7 @@ def gave_up(address: str, lines: "list[list[Any]]") -> str:
 
 
 def _function(address: str, hw: "dict[str, Any]", lines: "list[list[Any]]") -> "dict[str, Any]":
-    path = folder(address) + "/"
+    path = sysfs.folder(address) + "/"
 
     def text(name: str) -> str:
         return read_or(path + name).strip()
@@ -161,9 +89,11 @@ def _function(address: str, hw: "dict[str, Any]", lines: "list[list[Any]]") -> "
         "address": address,
         "ids": "%s:%s" % (text("vendor")[2:], text("device")[2:]),
         "class": text("class")[2:],
-        "driver": driver_of(address),
-        "group": group_of(address),
-        "bridge": bridge_of(address),
+        "driver": sysfs.driver_of(address),
+        "group": sysfs.group_of(address),
+        "bridge": sysfs.bridge_of(address),
+        "physfn": sysfs.physical_of(address),
+        "virtfns": sysfs.virtual_of(address),
         "methods": text("reset_method").split(),
         "has_method": os.path.exists(path + "reset_method"),
         "can_reset": os.path.exists(path + "reset"),
@@ -177,13 +107,13 @@ def _function(address: str, hw: "dict[str, Any]", lines: "list[list[Any]]") -> "
 
 def wanted(asked: "list[str]") -> "list[str]":
     """Of what is there: the functions asked for, their IOMMU groups, all below their ports, and NVIDIA's devices."""
-    there = set(listdir(at(PCI)))
+    there = set(listdir(at(sysfs.PCI)))
     found = {a for a in asked if a in there}
     for address in sorted(found):
-        found.update(group_members(address))
-        if bridge_of(address):
-            found.update(below(bridge_of(address)))
-    found.update(a for a in there if read_or(folder(a) + "/vendor").strip() == NVIDIA and not is_port(a))
+        found.update(sysfs.group_members(address))
+        if sysfs.bridge_of(address):
+            found.update(sysfs.below(sysfs.bridge_of(address)))
+    found.update(a for a in there if read_or(sysfs.folder(a) + "/vendor").strip() == NVIDIA and not sysfs.is_port(a))
     return sorted(found & there)
 
 
@@ -245,7 +175,7 @@ def reservations() -> "list[dict[str, Any]]":
     found = []
     for line in read_or(at(RESERVATIONS)).splitlines():
         words = line.split()
-        if len(words) >= 2 and ADDRESS.match(words[0]) and whole(words[1]):
+        if len(words) >= 2 and sysfs.ADDRESS.match(words[0]) and whole(words[1]):
             found.append({"address": words[0], "vmid": int(words[1]), "what": words[2] if len(words) > 2 else ""})
     return found
 
@@ -280,17 +210,17 @@ def _gpus() -> None:
 
 
 def _devices(asked: "list[str]", limit: Limit) -> None:
-    if not os.path.isdir(at(PCI)):
-        gap("host-pci", "absent", "no " + at(PCI))
+    if not os.path.isdir(at(sysfs.PCI)):
+        gap("host-pci", "absent", "no " + at(sysfs.PCI))
         return
     addresses = wanted(asked)
     lines = kernel_lines()
     hw = hardware(addresses, limit.within(_CHILD_S))
     emit("functions", list=[_function(a, hw.get(a, {}), lines) for a in addresses])
-    bridges = sorted({bridge_of(a) for a in addresses} - {""})
-    emit("bridges", list=[{"address": b, "below": below(b), "resets": os.path.exists(folder(b) + "/reset_subordinate")}
+    bridges = sorted({sysfs.bridge_of(a) for a in addresses} - {""})
+    emit("bridges", list=[{"address": b, "below": sysfs.below(b), "resets": os.path.exists(sysfs.folder(b) + "/reset_subordinate")}
                           for b in bridges])  # fmt: skip
-    groups = {group_of(a): group_members(a) for a in addresses}
+    groups = {sysfs.group_of(a): sysfs.group_members(a) for a in addresses}
     emit("groups", list=[{"group": g, "members": m} for g, m in sorted(groups.items(), key=str) if g is not None])
 
 
@@ -298,7 +228,7 @@ def look(request: "dict[str, Any]") -> "dict[str, Any]":
     limit = Limit(float(request.get("deadline") or 30.0))
     emit("host", hostname=os.uname()[1], kernel=os.uname()[2], root=os.geteuid() == 0, uptime=uptime(),
          boot_id=read_or("/proc/sys/kernel/random/boot_id").strip())  # fmt: skip
-    asked = [str(a) for a in request.get("addresses") or () if ADDRESS.match(str(a))]
+    asked = [str(a) for a in request.get("addresses") or () if sysfs.ADDRESS.match(str(a))]
     vmid = int(request.get("vmid") or 0)
     guarded("holders", lambda: emit("holders", list=holders()))
     guarded("reservations", lambda: emit("reservations", list=reservations()))

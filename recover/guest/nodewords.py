@@ -3,7 +3,7 @@
 Nothing is woken: lspci reads a device's configuration, so one that sleeps or that the kernel gave up is left out.
 """
 
-from recover.guest import host, procs
+from recover.guest import host, procs, sysfs
 from recover.guest.child import run, which
 from recover.guest.kill import stack_of
 from recover.guest.redact import redact_text
@@ -25,7 +25,7 @@ def words(request: "dict[str, Any]") -> "dict[str, Any]":
     _piece("node-kernel.txt", "\n".join("[%12.6f] %s" % (usec / 1e6, text) for usec, text in lines[-_LINES:]))
     _piece("node-reservations.txt", read_or(at(host.RESERVATIONS)))
     guarded("node-stacks", _stacks, vmid, bool(request.get("container")))
-    asked = [str(a) for a in request.get("addresses") or () if host.ADDRESS.match(str(a))]
+    asked = [str(a) for a in request.get("addresses") or () if sysfs.ADDRESS.match(str(a))]
     guarded("node-lspci", _lspci, asked, lines, limit)
     return {"ok": True, "changed": False, "detail": "told"}
 
@@ -41,7 +41,7 @@ def _lspci(asked: "list[str]", lines: "list[list[Any]]", limit: Limit) -> None:
         return
     told = []
     for address in host.wanted(asked):
-        path = host.folder(address)
+        path = sysfs.folder(address)
         asleep = read_or(path + "/power/runtime_status").strip() == "suspended"
         cold = read_or(path + "/power_state").strip() in ("D3cold", "error")
         if asleep or cold or host.gave_up(address, lines):

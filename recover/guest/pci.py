@@ -5,7 +5,7 @@ Who holds what is looked up at the moment of the act; a device on which an earli
 
 import os
 
-from recover.guest import host, procs
+from recover.guest import host, procs, sysfs
 from recover.guest.child import NAME
 from recover.guest.pciwrites import HOW, Failed, Refused, back, write
 from recover.guest.wire import Limit, at, read_or
@@ -31,7 +31,7 @@ def reset(request: "Answer") -> "Answer":
         _same_boot(request)
         _alone(addresses, request, how)
         _given_up(addresses)
-        before = host.hardware([a for a in addresses if os.path.isdir(host.folder(a))], limit.within(8.0), wake=True)
+        before = host.hardware([a for a in addresses if os.path.isdir(sysfs.folder(a))], limit.within(8.0), wake=True)
         began = True
         HOW[how](addresses, limit, log)
         after = _answers(addresses, limit)
@@ -51,7 +51,7 @@ def restore(request: "Answer") -> "Answer":
     try:
         _same_boot(request)
         for address in request.get("addresses") or ():
-            path = host.folder(str(address)) + "/reset_method"
+            path = sysfs.folder(str(address)) + "/reset_method"
             if os.path.exists(path):
                 _unblocked([str(address)])
                 write(path, "default", limit, log)
@@ -72,9 +72,9 @@ def find(request: "Answer") -> "Answer":
     since = _newest()
     try:
         _same_boot(request)
-        if not addresses or not all(host.ADDRESS.match(a) for a in addresses):
+        if not addresses or not all(sysfs.ADDRESS.match(a) for a in addresses):
             raise Refused("no device is named")
-        gone = [a for a in addresses if not os.path.isdir(host.folder(a))]
+        gone = [a for a in addresses if not os.path.isdir(sysfs.folder(a))]
         if gone:
             _unblocked(gone)
             write(at("/sys/bus/pci/rescan"), "1", limit, log)
@@ -103,17 +103,20 @@ def _same_boot(request: "Answer") -> None:
 def _alone(addresses: "list[str]", request: "Answer", how: str) -> None:
     """Nobody has any of what would be reset, looked up now: sysfs itself resets a device under its user's feet."""
     vmid = int(request.get("vmid") or 0)
-    if not addresses or not all(host.ADDRESS.match(a) for a in addresses) or how not in HOW:
+    if not addresses or not all(sysfs.ADDRESS.match(a) for a in addresses) or how not in HOW:
         raise Refused("no device is named")
     pids = host.qemu_pids(vmid)
     if pids:
         raise Refused("QEMU of VM %d still runs on the node: pid %s" % (vmid, ", ".join(map(str, pids))))
     hit = set(addresses)
     for address in addresses:
-        hit.update(host.group_members(address))
+        hit.update(sysfs.group_members(address))
+        hit.update(sysfs.virtual_of(address))
+        if how != "flr" and sysfs.physical_of(address):
+            raise Refused("%s is a virtual function: a rescan finds none again, and the bus is not its own" % address)
     if how == "bus":
         for address in addresses:
-            hit.update(host.below(host.bridge_of(address)) if host.bridge_of(address) else ())
+            hit.update(sysfs.below(sysfs.bridge_of(address)) if sysfs.bridge_of(address) else ())
     own = set(addresses) | {str(a) for a in request.get("own") or ()}
     others = sorted(hit - own)
     if others:
@@ -126,13 +129,13 @@ def _unheld(addresses: "list[str]", vmid: int) -> None:
     for row in host.reservations():
         if row["address"] in addresses and row["vmid"] != vmid:
             raise Refused("%s is reserved by guest %d" % (row["address"], row["vmid"]))
-    files = {name for address in addresses for name in host.nodes_of(address)}
+    files = {name for address in addresses for name in sysfs.nodes_of(address)}
     for one in host.holders(files):
         who = one["guest"] or one["unit"] or "the node"
         raise Refused("%s is held by %s (pid %d, %s)" % (one["file"], one["comm"], one["pid"], who))
     for address in addresses:
-        driver = host.driver_of(address)
-        if os.path.isdir(host.folder(address)) and driver not in _FREE:
+        driver = sysfs.driver_of(address)
+        if os.path.isdir(sysfs.folder(address)) and driver not in _FREE:
             raise Refused("%s belongs to the node's own driver %s" % (address, driver))
 
 
@@ -206,13 +209,13 @@ def _done(how: str, before: "dict[str, Answer]", after: "dict[str, Answer]") -> 
 
 
 def _grabbed(addresses: "list[str]") -> "list[str]":
-    names = ["%s by %s" % (a, host.driver_of(a)) for a in addresses if host.driver_of(a) not in _FREE]
+    names = ["%s by %s" % (a, sysfs.driver_of(a)) for a in addresses if sysfs.driver_of(a) not in _FREE]
     return ["taken by the node's own driver: " + ", ".join(names)] if names else []
 
 
 def gpu_users(request: "Answer") -> "list[str]":
     """Everybody on the node who has one of these GPUs open."""
-    files = {name for _, bus in request.get("gpus") or () for name in host.nodes_of(_short(str(bus)))}
+    files = {name for _, bus in request.get("gpus") or () for name in sysfs.nodes_of(_short(str(bus)))}
     found = []
     for one in host.holders(files):
         where = one["guest"] or one["unit"] or "the node"

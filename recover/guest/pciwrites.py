@@ -8,7 +8,7 @@ import os
 import struct
 import time
 
-from recover.guest import host
+from recover.guest import sysfs
 from recover.guest.child import Child, collect
 from recover.guest.wire import Limit, at, read_or
 
@@ -71,7 +71,7 @@ def write(path: str, text: str, limit: Limit, log: "list[str]", most: float = WR
 def _by_method(addresses: "list[str]", method: str, limit: Limit, log: "list[str]") -> None:
     """Select, reset, and put the kernel's own order back, whatever came of it."""
     for address in addresses:
-        path = host.folder(address)
+        path = sysfs.folder(address)
         if not os.path.exists(path + "/reset"):
             raise Failed("%s has no reset that the kernel knows" % address)
         chooses = os.path.exists(path + "/reset_method")
@@ -95,16 +95,16 @@ def _flr(addresses: "list[str]", limit: Limit, log: "list[str]") -> None:
 def _bus(addresses: "list[str]", limit: Limit, log: "list[str]") -> None:
     bridges = []  # type: list[str]
     for address in addresses:
-        bridge = host.bridge_of(address)
+        bridge = sysfs.bridge_of(address)
         if not bridge:
             raise Refused("%s stands on the root bus: there is no port to reset it by" % address)
         if bridge not in bridges:
             bridges.append(bridge)
     for bridge in bridges:
-        one = host.below(bridge)
-        if os.path.exists(host.folder(bridge) + "/reset_subordinate"):
-            write(host.folder(bridge) + "/reset_subordinate", "1", limit, log)
-        elif len(one) == 1 and "bus" in read_or(host.folder(one[0]) + "/reset_method").split():
+        one = sysfs.below(bridge)
+        if os.path.exists(sysfs.folder(bridge) + "/reset_subordinate"):
+            write(sysfs.folder(bridge) + "/reset_subordinate", "1", limit, log)
+        elif len(one) == 1 and "bus" in read_or(sysfs.folder(one[0]) + "/reset_method").split():
             _by_method(one, "bus", limit, log)
         elif set(one) <= set(addresses):
             _raw(bridge, limit, log)
@@ -114,7 +114,7 @@ def _bus(addresses: "list[str]", limit: Limit, log: "list[str]") -> None:
 
 def _raw(bridge: str, limit: Limit, log: "list[str]") -> None:
     """The bit itself, as setpci sets it: the devices lose their configuration, and remove and rescan must follow."""
-    path = host.folder(bridge) + "/config"
+    path = sysfs.folder(bridge) + "/config"
 
     def job(say: "Callable[[Any], None]") -> None:
         fd = os.open(path, os.O_RDWR)
@@ -140,21 +140,21 @@ def _raw(bridge: str, limit: Limit, log: "list[str]") -> None:
 
 def _rescan(addresses: "list[str]", limit: Limit, log: "list[str]") -> None:
     """Taken off the bus and found again: all of them go before the first comes back."""
-    ports = {address: host.bridge_of(address) for address in addresses}
+    ports = {address: sysfs.bridge_of(address) for address in addresses}
     for address in addresses:
-        if os.path.isdir(host.folder(address)):
-            write(host.folder(address) + "/remove", "1", limit, log)
+        if os.path.isdir(sysfs.folder(address)):
+            write(sysfs.folder(address) + "/remove", "1", limit, log)
     for port in sorted(set(ports.values())):
-        local = host.folder(port) + "/rescan"
+        local = sysfs.folder(port) + "/rescan"
         write(local if port and os.path.exists(local) else at("/sys/bus/pci/rescan"), "1", limit, log)
     back(addresses, limit)
 
 
 def back(addresses: "list[str]", limit: Limit) -> None:
     end = Limit(min(BACK_S, max(1.0, limit.left)))
-    while end.left > 0 and not all(os.path.isdir(host.folder(a)) for a in addresses):
+    while end.left > 0 and not all(os.path.isdir(sysfs.folder(a)) for a in addresses):
         time.sleep(0.1)
-    missing = [a for a in addresses if not os.path.isdir(host.folder(a))]
+    missing = [a for a in addresses if not os.path.isdir(sysfs.folder(a))]
     if missing:
         raise Failed("%s did not come back on the bus" % ", ".join(missing))
 

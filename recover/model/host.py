@@ -40,6 +40,8 @@ class PciFunction:
     link_speed: str = ""
     link_width_max: int | None = None
     answers: Reading[bool] = NOT_ASKED
+    physfn: str = ""  # whose virtual function it is
+    virtfns: tuple[str, ...] = ()
     gave_up: str = ""  # the kernel's last word on it, where that is that it does not come back
 
     @property

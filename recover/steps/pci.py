@@ -46,7 +46,7 @@ def _plan(snapshot: Snapshot, findings: tuple[Finding, ...], params: Params) -> 
     if refusal is not None:
         return refusal
     vm, deadline = vm_ref(made.hypervisor), number(params, "reset_deadline")
-    names = tuple(f.address for f in ours)
+    names = tuple(f.address for f in ours if not f.physfn)  # a rescan finds no virtual function again
     flr = tuple(f.address for f in ours if "flr" in f.resets or (f.can_reset and not f.has_method))
     bus, alone = bus_resettable(host, ours, own)
     acts, words = [], list(made.words[:1])
@@ -84,6 +84,10 @@ def _others(host: Host, hypervisor: Hypervisor, ours: tuple[PciFunction, ...], o
         if function.driver not in _FREE:
             why = f"{function.address} belongs to {host.node}'s own driver {function.driver}"
             return Refuse("host-driver", why, "see why it isn't bound to vfio-pci")
+    virtual = [a for f in ours for a in f.virtfns if a not in own]
+    if virtual:
+        why = f"{_list(virtual)} is a virtual function of a device of this VM, and isn't its own"
+        return Refuse("shared-device", why, "give the virtual functions up first: echo 0 > …/sriov_numvfs")
     foreign = [r for r in host.reservations if r.address in own and r.vmid != hypervisor.vmid]
     if foreign:
         why = f"{foreign[0].address} is reserved for guest {foreign[0].vmid}"
@@ -112,7 +116,9 @@ def bus_resettable(
     left: list[tuple[str, str]] = []
     for function in ours:
         others = [a for a in below.get(function.bridge, ()) if a not in own]
-        if not function.bridge or function.bridge not in below:
+        if function.physfn:
+            left.append((function.address, f"it is a virtual function of {function.physfn}"))
+        elif not function.bridge or function.bridge not in below:
             left.append((function.address, "it stands on the root bus"))
         elif others:
             left.append((function.address, f"{_list(others)} is below the same port {function.bridge}"))

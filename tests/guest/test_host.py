@@ -143,6 +143,23 @@ def test_the_node_s_words_are_kept_and_nothing_is_woken(node: Node, start, tmp_p
     assert HostProbe(lambda name: None).words(vm(), 30.0).files == ()
 
 
+@pytest.mark.parametrize("how", ["flr", "bus", "rescan"])
+def test_virtual_functions(node: Node, agent: Callable[..., Report], act, how: str) -> None:
+    """A reset of the physical one ends them; one of them alone knows only its own function reset."""
+    (node.pci / GPU / "virtfn0").symlink_to((node.pci / OTHER).resolve())
+    (node.pci / OTHER / "physfn").symlink_to((node.pci / GPU).resolve())
+    host = read_host(agent("host_look", vmid=VMID, addresses=[GPU], root=str(node.root)), "pve1")
+    assert host is not None
+    physical, virtual = host.function(GPU), host.function(OTHER)
+    assert physical is not None and virtual is not None
+    assert (physical.virtfns, virtual.physfn) == ((OTHER,), GPU)
+    outcome = act(how, GPU, own=(GPU, AUDIO))
+    assert not outcome.ok and not outcome.changed and f"{OTHER} would be hit as well" in outcome.detail
+    alone = act(how, OTHER, own=(OTHER,))
+    assert alone.changed is (how == "flr"), alone
+    assert node.wrote(f"{OTHER}/remove") == "" and node.wrote(f"{GPU}/reset") == ""
+
+
 def test_a_function_reset_is_chosen_done_and_put_back(node: Node, act) -> None:
     outcome = act("flr", GPU, own=(GPU, AUDIO))
     assert outcome.ok and outcome.changed and outcome.detail.startswith("function reset: 0000:41:00.0 x16"), outcome

@@ -73,6 +73,21 @@ def test_a_port_with_somebody_else_below_it_is_not_reset():
     assert any("no bus reset of 0000:41:00.0: 0000:41:00.1 is below the same port" in word for word in line.words)
 
 
+def test_a_virtual_function_is_only_reset_itself():
+    """Removed, it would be gone: it exists by its physical function's sriov_numvfs, and no rescan finds it."""
+    line = plan(STEP, look(first(physfn="0000:41:00.7")), STUCK)
+    reached = {do.how: do.addresses for do in acts(line) if isinstance(do, ResetPci)}
+    assert reached == {"flr": GPUS, "bus": GPUS[1:], "rescan": GPUS[1:]}
+    assert any("virtual function of 0000:41:00.7" in word for word in line.words)
+    every = node(functions=tuple(replace(f, physfn="0000:99:00.0") for f in node().functions))
+    assert [do.how for do in acts(plan(STEP, look(every), STUCK)) if isinstance(do, ResetPci)] == ["flr"]
+
+
+def test_a_device_whose_virtual_functions_others_have_is_left_alone():
+    refused = plan(STEP, look(first(virtfns=("0000:41:00.4",))), STUCK)
+    assert isinstance(refused, Refuse) and refused.guard == "shared-device" and "0000:41:00.4" in refused.why
+
+
 def test_where_no_port_may_be_reset_the_line_goes_without():
     line = plan(STEP, look(node(bridges=())), STUCK)
     assert [do.how for do in acts(line) if isinstance(do, ResetPci)] == ["flr", "rescan"]

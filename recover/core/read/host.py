@@ -80,6 +80,8 @@ def _function(row: Row) -> PciFunction:
         driver=row.text("driver", limit=40),
         iommu_group=row.maybe("group"),
         bridge=row.text("bridge") if _address(row.text("bridge")) else "",
+        physfn=row.text("physfn") if _address(row.text("physfn")) else "",
+        virtfns=_addresses(row, "virtfns"),
         resets=row.texts("methods")[:8],
         can_reset=row.flag("can_reset"),
         has_method=row.flag("has_method"),
