@@ -11,7 +11,7 @@ from recover.core.config_notify import Destination, Hook
 from recover.core.hooks import change
 from recover.core.report.message import Message, Story, message, story
 from recover.core.report.words import count
-from recover.core.told import Owed, Want, all_owed, delivered, done, given_up, noted, only, reached, stands
+from recover.core.told import News, Owed, Want, all_owed, delivered, done, given_up, noted, only, reached, stands
 from recover.edge.fleet import Failed, Late, at_once
 from recover.edge.hooks import run_hook
 from recover.edge.notify import Sent, send
@@ -19,11 +19,12 @@ from recover.edge.store.folder import StateFolder
 from recover.edge.store.journal import JournalDamaged, read_entries
 from recover.edge.store.lock import is_held
 from recover.edge.store.notebook import NotebookFile
+from recover.edge.store.standings import FileStandings
 from recover.model.act import Outcome
 from recover.model.notice import Event, Notebook, Notice, Pending
 from recover.model.record import Entry
 from recover.model.snapshot import Target
-from recover.model.watch import Transition
+from recover.model.watch import Standing, Transition
 
 TELL_S = 30.0  # for all messages of one call together
 GATHER_S = 1.0  # what changes within this time becomes one message
@@ -31,6 +32,7 @@ WIDTH = 16
 IDLE_S = 5.0  # a check of hundreds of targets asks for each of them whether something is owed
 ROUNDS = 3  # what others wrote down while we sent is told in the same call
 LATELY_S = 1800.0  # a run that began so long before a state is part of its story
+UNSEEN_S = 3600.0  # of a target that nobody has looked at for so long nobody knows whether its state still lasts
 Post = Callable[[Destination, Message, float], Sent]
 HOOK = ""  # the state-change hook's place in the notebook
 
@@ -125,10 +127,17 @@ class FileHerald:
             states = (
                 all_owed(book, name, Want(to.at_least, to.remind_s), self.now()) if Event.STATE in to.events else ()
             )
+            states = tuple(o for o in states if o.news is not News.REMINDER or self._seen_lately(o.present.target))
             pending = tuple(p for p in book.pending if p.to == name)
             if (states or pending) and name not in failed:
                 letters.append(_Letter(to, states, pending))
         return letters
+
+    def _seen_lately(self, target: str) -> bool:
+        """A target that left the configuration, or whose watcher is down, is not said to be sick STILL."""
+        found = FileStandings(self.state).read(target)
+        newest = found.recent[-1].at if isinstance(found, Standing) and found.recent else 0.0
+        return self.now() - newest < UNSEEN_S
 
     def _round(self, until: float, failed: set[str], said: list[str]) -> bool:
         """One message to each that is owed something, and the hook once per target; False: nothing was owed."""

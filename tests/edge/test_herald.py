@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from recover.edge.notify import Sent, send
 from recover.edge.store.folder import StateFolder
 from recover.edge.store.journal import FileJournal
 from recover.edge.store.notebook import NotebookFile
+from recover.edge.store.standings import FileStandings
 from recover.model.act import Outcome
 from recover.model.notice import Event, HookEvent, Notice
 from recover.model.record import Began, Closed, End, Ended, EndKind, Opened
@@ -277,11 +279,19 @@ def test_one_that_hangs_does_not_keep_the_others_from_being_told(
     assert len(desk.got["team"]) == 1
 
 
-def test_a_reminder_comes_when_it_is_due(
-    herald: Callable[..., FileHerald], to: Callable[..., Destination], box: Box
+def test_a_reminder_comes_when_it_is_due_and_only_of_what_is_still_looked_at(
+    herald: Callable[..., FileHerald], to: Callable[..., Destination], box: Box, tmp_path: Path
 ) -> None:
-    team = to("team", remind_s=3600.0)
-    herald(team).tell(change("a", Status.CRITICAL, "dead-group"))
+    """Seen to fail with a target that had left the configuration: it was said to be sick STILL, for ever."""
+    team, standings = to("team", remind_s=3600.0), FileStandings(StateFolder(tmp_path / "state"))
+
+    def looked(at: float, target: str) -> None:
+        standings.step(target, lambda s: (replace(s, recent=(Judged(at, Status.CRITICAL),)), None), at)
+
+    for target in ("a", "gone"):
+        looked(AT, target)
+    herald(team).tell(change("a", Status.CRITICAL, "dead-group"), change("gone", Status.CRITICAL, "dead-group"))
+    looked(AT + 3590, "a")
     herald(team, now=AT + 3599).tell()
     assert len(box.got["team"]) == 1
     herald(team, now=AT + 3600).tell()
