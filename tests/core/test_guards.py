@@ -165,6 +165,11 @@ def test_what_proxmox_says(changes, guard):
     assert named(look(**changes), KILL) == ""
 
 
+def test_without_the_nodes_clock_no_task_is_old_enough():
+    found = refusal(look(tasks=Known((task("qmstop", 90_000),)), clock_s=0), CYCLE, Context())
+    assert found.guard == "foreign-task" and "can't be told" in found.why and "Sys.Audit" in found.lift
+
+
 def test_a_denied_question_names_the_privilege():
     found = refusal(look(tasks=DENIED), CYCLE, Context())
     assert "Sys.Audit on /nodes/pve1" in found.lift

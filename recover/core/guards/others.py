@@ -70,6 +70,9 @@ def _foreign_power(hypervisor: Hypervisor, tasks: tuple[Task, ...]) -> Refuse | 
         ha = task.user == "root@pam" and any(0 <= task.starttime - at <= _HA_FOLLOWS_S for at in ours)
         if task.ours or ha or task.type not in _POWER or age > FOREIGN_TASK_S:
             continue
+        if not hypervisor.clock_s:
+            why = f"{task.user} did {task.type}, and how long ago can't be told: the node's clock is not known"
+            return Refuse("foreign-task", why, f"ask {task.user}, or give the token Sys.Audit on /nodes/{task.node}")
         why = f"{task.user} did {task.type} {max(0, age) // 60} min ago: somebody else may be at work"
         left = max(1, (FOREIGN_TASK_S - age) // 60 + 1)
         return Refuse("foreign-task", why, f"ask {task.user}, or run again in {left} min")
