@@ -11,7 +11,7 @@ import os
 import re
 
 from recover.guest import procs
-from recover.guest.wire import at, emit, read, read_or
+from recover.guest.wire import at, emit, listdir, read, read_or
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,12 +20,8 @@ if TYPE_CHECKING:
 KIND = "ipc-socket"
 # tempfile.gettempdir() of Python, and what LMCache and vllm-omni take where nothing is configured.
 FOLDERS = ("/tmp", "/var/tmp", "/tmp/vllm_rpc")
-# Only for the shape; which of them may go, and when, is told in steps/leftovers.
-SHAPE = re.compile(
-    r"^(?:[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}|tmp[a-z0-9_]{8}|rpc_test_[0-9a-f-]{36}"
-    r"|sglang_(?:load_collector|trace|weight_cache)_[A-Za-z0-9._-]+\.sock|lmcache_rpc_[A-Za-z0-9_]+"
-    r"|engine_[A-Za-z0-9._-]+_service_[a-z_]+_lmcache_rpc_port_[A-Za-z0-9_]+)$"
-)
+# Only the shape; which of them may go, and when, is told in steps/leftovers.
+SHAPE = re.compile(r"^(?:tmp[a-z0-9_]{8}|(?:rpc_test_)?[0-9a-f-]{36}|sglang_[\w.-]+\.sock|(?:engine_[\w.-]+_)?lmcache_rpc_\w+)$")
 _TEMP = re.compile(r"(?:^|[\s\"])(?:TMPDIR|TEMP|TMP|VLLM_RPC_BASE_PATH)=(/[^\s\"\\]+)")
 # A socket file of another machine's process looks dead here: only file systems of this kernel's own.
 _LOCAL = ("tmpfs", "ramfs", "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "overlay", "f2fs", "bcachefs")
@@ -54,14 +50,7 @@ def look(more: "Iterable[str]" = ()) -> None:
 
 
 def _names(folder: str) -> "list[str]":
-    found = []
-    try:
-        for count, name in enumerate(os.listdir(folder)):
-            if count < _ENTRIES and SHAPE.match(name):
-                found.append(name)
-    except OSError:
-        pass
-    return sorted(found)
+    return sorted(name for name in listdir(folder)[:_ENTRIES] if SHAPE.match(name))
 
 
 def _lstat(path: str) -> "Optional[os.stat_result]":
@@ -73,13 +62,11 @@ def _lstat(path: str) -> "Optional[os.stat_result]":
 
 
 def _local(folder: str) -> bool:
-    best, kind = "", ""
-    for line in read_or("/proc/self/mounts").splitlines():
-        fields = line.split(" ")
-        if len(fields) > 2:
-            path = fields[1].replace("\\040", " ")
-            if (folder + "/").startswith(path.rstrip("/") + "/") and len(path) >= len(best):
-                best, kind = path, fields[2]
+    best = kind = ""
+    for line in read_or("/proc/mounts").splitlines():
+        path, system = [word.replace("\\040", " ") for word in line.split(" ")[1:3]]
+        if (folder + "/").startswith(path.rstrip("/") + "/") and len(path) >= len(best):
+            best, kind = path, system
     return kind in _LOCAL
 
 
