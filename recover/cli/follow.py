@@ -115,7 +115,8 @@ def abort(run: str, wait_s: float) -> int:
     from recover.cli.views import working
     from recover.edge.store.folder import write_atomically
     from recover.edge.store.journal import follow_entries
-    from recover.wiring import UsageProblem, who
+    from recover.wiring import UsageProblem
+    from recover.wiring.run import who
 
     store = state()
     folder = store.find_run(run) or next((f for f in reversed(store.runs(run)) if goes_on(f)), None)

@@ -33,19 +33,23 @@ def plan(
 
     Exit code 0: nothing to do; 1: it would act; else the code with which a run would end.
     """
-    from recover.cli.planning import plan_of
-    from recover.cli.views import working
-    from recover.core.report.plan import exit_code, plan_json, plan_text
-    from recover.edge.store.cases import to_resume
     from recover.wiring import Flags
 
     opened = app()
     (found,) = resolve(opened, (target,))
     ladder = playbook_of(opened, found, playbook)
-    case = to_resume(opened.state, found.name, time.time())
-    flags = Flags(evict=evict, assume_hung=assume_hung, trust_vmid=trust_vmid, apply_pending=apply_pending, steady=True)
+    flags = Flags(
+        evict=evict, assume_hung=assume_hung, trust_vmid=trust_vmid, apply_pending=apply_pending,
+        dry_run=True, steady=True,
+    )  # fmt: skip
     wired = opened.wire(found, ladder, flags)
+    from recover.cli.planning import plan_of
+    from recover.cli.views import working
+    from recover.core.report.plan import exit_code, plan_json, plan_text
+    from recover.edge.store.cases import to_resume
+
     try:
+        case = to_resume(opened.state, found.name, time.time())
         with working(f"looking at {found.name}", quiet=quiet):
             made = plan_of(wired, case.history if case is not None else None)
     finally:

@@ -129,12 +129,12 @@ def _steps_exist(ladder: Playbook, flags: Flags) -> None:
 
 def _one(opened: App, target: Target, ladder: Playbook, flags: Flags, quiet: bool, verbose: bool) -> int:
     """Recover one target and give its exit code."""
+    wired = opened.wire(target, ladder, flags)
     from recover.cli.views import view_for
     from recover.core.report.result import held
     from recover.edge.gate import gate_for
     from recover.wiring import Held, held_end
 
-    wired = opened.wire(target, ladder, flags)
     view = view_for(wired.playbook, quiet=quiet, verbose=verbose, now=wired.clock.now)
 
     def aborted() -> str:

@@ -43,7 +43,7 @@ def _rehearse(ladder: object, fault: object, as_json: bool, report: str | None, 
     from recover.edge.simulated import Fault
     from recover.model.ladder import Playbook
     from recover.model.verdict import Scope
-    from recover.wiring import rehearse as climb
+    from recover.wiring.rehearsal import rehearse as climb
 
     assert isinstance(ladder, Playbook) and isinstance(fault, Fault)
     view = SilentView() if quiet else PlainView(stamp=elapsed_stamp, verbose=verbose, beat=False)

@@ -11,7 +11,6 @@ from typing import Any
 
 from recover.core.config_table import nearest
 from recover.core.duration import duration
-from recover.core.signals.names import NAMES
 from recover.model.ladder import After, Limits, Param, Playbook, Rung, Step, Unattended, Value
 from recover.model.verdict import Scope
 from recover.steps.table import ALL_STEPS
@@ -106,6 +105,8 @@ def _unattended(
     """Both lists must be given: what may be done with nobody there is never a default."""
     _unknown(table, ("signals", "scopes", "runs_per_day"), "unattended.", problems)
     signals, words = (_words(table, key, problems) for key in ("signals", "scopes"))
+    from recover.core.signals.names import NAMES  # not above: it loads all signals, and most playbooks name none
+
     for i, signal in enumerate(signals):
         if signal not in NAMES:
             close = nearest(signal, tuple(NAMES))

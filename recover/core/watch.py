@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from recover.core.clean import clean
 from recover.core.past import Anchor, Past, advance
-from recover.core.report.check.verdict import Checked
 from recover.model.watch import Judged, Standing, Status, Transition
+
+if TYPE_CHECKING:
+    from recover.core.report.check.verdict import Checked
 
 LATE_S = 600.0  # a look that another process took longer for; what is older comes from a clock that was set
 GAP_S = 600.0  # between two looks that are further apart anything may have come and gone

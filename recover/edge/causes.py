@@ -4,11 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from recover.core.budget.launch import from_argv
-from recover.core.budget.model import Problem
-from recover.core.budget.preflight import explain_exhaustion
-from recover.core.budget.preflight_report import gathered, wanted
-from recover.edge.preflight import question
 from recover.edge.shell.port import Shell
 from recover.model.guest import Guest
 from recover.model.process import Group, Health
@@ -29,7 +24,12 @@ def causes(shell: Shell, snapshot: Snapshot, seconds: float) -> tuple[str, ...]:
     ram = snapshot.guest.ram.value
     total = ram.total_mib * MIB
     idle = snapshot.baseline.ram_available_mib * MIB if snapshot.baseline is not None else None
-    for group in _servers(snapshot.groups):
+    servers = _servers(snapshot.groups)
+    if not servers:
+        return ()
+    from recover.core.budget.preflight import explain_exhaustion  # not above: it would hold up runs that need none
+
+    for group in servers:
         if explain_exhaustion(group.launch, total, idle) is None:
             continue
         proved = _proved(shell, group, total, idle, seconds)
@@ -43,6 +43,12 @@ def _servers(groups: Iterable[Group]) -> list[Group]:
 
 
 def _proved(shell: Shell, group: Group, total: int, idle: int | None, seconds: float) -> tuple[str, ...]:
+    from recover.core.budget.launch import from_argv
+    from recover.core.budget.model import Problem
+    from recover.core.budget.preflight import explain_exhaustion
+    from recover.core.budget.preflight_report import gathered, wanted
+    from recover.edge.preflight import question
+
     try:
         launch = from_argv(group.launch)
         if launch is None:

@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recover.core.config import Cluster, Config, Ssh, TargetConfig
 from recover.core.config_table import SecretCommand, SecretEnv, SecretFile, SecretSource
-from recover.edge.actuator import CombinedActuator
-from recover.edge.actuator.guest import GuestActuator
-from recover.edge.actuator.host import HostActuator
-from recover.edge.actuator.hypervisor import HypervisorActuator
-from recover.edge.actuator.starts import CheckedStarts
-from recover.edge.boot import BootWatch
 from recover.edge.clock import SystemClock
-from recover.edge.evidence import Collector, Found
 from recover.edge.host import LOOK_S as LOOK_HOST_S
 from recover.edge.host import HostProbe
 from recover.edge.inside import KEPT_S, Inside
 from recover.edge.observer import CombinedObserver
 from recover.edge.probe import GuestProbe, ProbeSettings
 from recover.edge.proxmox.client import Client, ClusterSettings
-from recover.edge.proxmox.reads import LOOK_S as LOOK_API_S
-from recover.edge.proxmox.reads import look
-from recover.edge.proxmox.record import record
 from recover.edge.proxmox.secret import NoSecret, Secret, from_command, from_env, from_file
-from recover.edge.proxmox.tasks import Tasks
 from recover.edge.shell.port import Shell
 from recover.edge.shell.settings import SshSettings, SudoPassword
 from recover.edge.shell.ssh import SshShell
@@ -39,7 +28,13 @@ from recover.model.process import Health, OwnerKind
 from recover.model.reading import Known
 from recover.model.snapshot import Baseline, Snapshot, Target
 
+if TYPE_CHECKING:
+    from recover.core.read.pve_raw import PveRaw
+    from recover.edge.actuator import CombinedActuator
+    from recover.edge.evidence import Collector, Found
+
 LOOK_S = 180.0
+FRESH_S = 5.0  # so long the answers of a look are evidence of how it was before an act
 
 
 def secret_of(source: SecretSource) -> Callable[[], Secret | NoSecret]:
@@ -114,6 +109,7 @@ class Connections:
         self._ram_bytes: int | None = None  # of the guest, as last seen
         self._probe: SteadyProbe | None = None
         self._kind = target.kind
+        self._answers: tuple[PveRaw, float] | None = None  # the API's at the last look, and when they were complete
         asks_node = bool(self._hosts) and self._client is not None
         self._inside = Inside(self.host_shell, self._look_hypervisor, self._settings_of_looks()) if asks_node else None
         if target.address:
@@ -160,10 +156,23 @@ class Connections:
     def shell_now(self) -> Shell:
         return (self._inside.found if self._inside is not None else None) or self.shell()
 
+    def greet(self, *, acts: bool) -> None:
+        """Before the first of several looks, where the guest's address is known and its agent will stay."""
+        if self._shell is not None and self._steady:
+            import recover.edge.shell.chain  # noqa: F401  the thread shall wait for the guest, not load modules
+
+            self._eye()
+            assert self._probe is not None
+            self._probe.greet(self._own_share(self._look_s), acts=acts)
+
+    def _own_share(self, deadline: float) -> float:
+        """What the guest itself may take of a look: a container may have to be asked through its node after it."""
+        kept = KEPT_S if self._inside is not None and self._kind is GuestKind.CONTAINER else 0.0
+        return max(deadline / 3, deadline - kept)
+
     def look_guest(self, skip_gpus: Iterable[str] = (), *, deadline: float = LOOK_S) -> Guest | Mute:
         ends = time.monotonic() + deadline
-        kept = KEPT_S if self._inside is not None and self._kind is GuestKind.CONTAINER else 0.0
-        seen = self._eye().look(skip_gpus, deadline=max(deadline / 3, deadline - kept))
+        seen = self._eye().look(skip_gpus, deadline=self._own_share(deadline))
         if self._inside is not None:
             self._inside.found = None
             if isinstance(seen, Mute):
@@ -175,7 +184,17 @@ class Connections:
     def _look_hypervisor(self) -> Hypervisor | NoHypervisor:
         if self._client is None or self._target.vmid is None:
             return NoHypervisor("not-configured", f"no cluster is configured for {self._target.name}")
-        seen = look(self._client, self._target.cluster, self._target.vmid, min(LOOK_API_S, self._look_s))
+        from recover.core.read.pve import hypervisor
+        from recover.edge.proxmox.reads import LOOK_S as LOOK_API_S
+        from recover.edge.proxmox.reads import gather
+
+        raw = gather(self._client, self._target.cluster, self._target.vmid, min(LOOK_API_S, self._look_s))
+        if isinstance(raw, NoHypervisor):
+            self._answers = None
+            return raw
+        if not self._shares:  # a fleet's looks are many, and none of them is followed by an act
+            self._answers = raw, time.monotonic()
+        seen = hypervisor(raw)
         self._kind = seen.kind if isinstance(seen, Hypervisor) else self._kind
         return seen
 
@@ -195,6 +214,14 @@ class Connections:
         )
 
     def actuator(self) -> CombinedActuator:
+        from recover.edge.actuator import CombinedActuator
+        from recover.edge.actuator.guest import GuestActuator
+        from recover.edge.actuator.host import HostActuator
+        from recover.edge.actuator.hypervisor import HypervisorActuator
+        from recover.edge.actuator.starts import CheckedStarts
+        from recover.edge.boot import BootWatch
+        from recover.edge.proxmox.tasks import Tasks
+
         guest = CheckedStarts(GuestActuator(_Hands(self)), self.shell_now, lambda: self._ram_bytes)
         boot = BootWatch(lambda seconds: self.look_guest(deadline=seconds), self.shell().forget)
         if self._client is None:
@@ -239,8 +266,12 @@ class Connections:
         return [(name, text.encode()) for name, text in pieces.files], pieces.missing
 
     def _record(self, snapshot: Snapshot, seconds: float) -> Found:
+        from recover.edge.proxmox.record import record
+
         assert self._client is not None and self._target.vmid is not None
-        return record(self._client, self._target.cluster, self._target.vmid, seconds)
+        raw, at = self._answers or (None, 0.0)
+        known = raw if time.monotonic() - at < FRESH_S else None
+        return record(self._client, self._target.cluster, self._target.vmid, seconds, known)
 
     def _node_words(self, snapshot: Snapshot, seconds: float) -> Found:
         if not isinstance(snapshot.host, Known) or not isinstance(snapshot.hypervisor, Hypervisor):

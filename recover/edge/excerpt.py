@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
-_NEW = re.compile(r"^(?=[A-Za-z_@'\"(\[{])(?!(?:else|elif|except|finally)\b)", re.M)
+_NEW = re.compile(r"\n(?=[A-Za-z_@'\"(\[{])(?!(?:else|elif|except|finally)\b)")
 _DEFINES = re.compile(r"(?:def|class) (\w+)|(\w+(?: *, *\w+)*) *(?::[^=\n]+)?=(?!=)")
 _IMPORT = re.compile(r"^([ ]*)(?:from (\S+) )?import (?:\(([^)]*)\)|(.+))", re.M)
 _USE = re.compile(r"\b([A-Za-z_]\w*)\b(?:\.([A-Za-z_]\w*))?")
@@ -43,7 +43,7 @@ class _Module:
 @cache
 def pieces(source: str) -> tuple[Piece, ...]:
     """The statements of a module; decorators stay with what they decorate."""
-    starts = [match.start() for match in _NEW.finditer(source)]
+    starts = [match.start() for match in _NEW.finditer("\n" + source)]
     texts = [source[at:end] for at, end in zip(starts, [*starts[1:], len(source)], strict=True)]
     found: list[Piece] = []
     above = ""

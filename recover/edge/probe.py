@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import base64
 import importlib.util
 import json
 import re
+import threading
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -39,6 +39,7 @@ _PICK = (
     f"echo no-python >&2; exit {NO_PYTHON}"
 )
 _HEADER = "Copyright (c) 2011-"
+_packing = threading.Lock()  # a fleet's threads would all do it at the same time
 LOOK_S = 240.0  # the worst case: a driver that takes its whole RPC time-out twice
 _SLACK_S = 10.0  # what connecting and sending may take beyond the agent's own deadline
 
@@ -73,12 +74,17 @@ def _pynvml() -> str:
     return text if _HEADER in text[:200] and "NVIDIA" in text[:200] else ""
 
 
-@cache
 def payload(job: str = "look") -> bytes:
     """A line with a length, then the agent: what the job needs of its modules and of pynvml, and their loader."""
+    with _packing:
+        return _payload(job)
+
+
+@cache
+def _payload(job: str) -> bytes:
     loader = files("recover.guest").joinpath("loader.py").read_text(encoding="utf-8")
     program = f"SOURCES = {sources(job)!r}\n{loader}\nstart()\n"
-    packed = zlib.compress(program.encode(), 9)
+    packed = zlib.compress(program.encode(), 6)
     return b"%d\n%b" % (len(packed), packed)
 
 
@@ -105,7 +111,7 @@ def _excerpt(first: tuple[str, ...], shut: tuple[str, ...]) -> dict[str, str]:
 def _with_header(whole: str, part: str) -> str:
     """The part under the whole's licence; the whole where it can't be cut, as a version not known here may be."""
     try:
-        ast.parse(part)
+        compile(part, "pynvml", "exec")  # not ast.parse: two at once in two threads are an error in Python 3.11
     except SyntaxError:
         return whole
     header = "".join(re.findall(r"^#.*\n", whole.partition("\nfrom ")[0] + "\n", re.M))
@@ -148,10 +154,15 @@ def for_acts() -> dict[str, str]:
     return {name: text for name, text in wanted.items() if known.get(name) != text}
 
 
-@cache
 def packed_for_acts() -> str:
     """The same as a word of a request."""
-    return base64.b64encode(zlib.compress(json.dumps(for_acts()).encode(), 9)).decode("ascii")
+    with _packing:
+        return _packed_for_acts()
+
+
+@cache
+def _packed_for_acts() -> str:
+    return base64.b64encode(zlib.compress(json.dumps(for_acts()).encode(), 6)).decode("ascii")
 
 
 def command(pythons: Iterable[str] = _NAMES) -> list[str]:

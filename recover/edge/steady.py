@@ -5,8 +5,12 @@ A look may be asked again of a new agent. An act is asked once: where its end wa
 
 from __future__ import annotations
 
+import contextlib
+import sys
+import threading
 import time
 from collections.abc import Callable
+from queue import Queue
 from typing import Any
 
 from recover.core.read.stream import Unpacker
@@ -16,6 +20,8 @@ from recover.model.contact import Broken, Failure, Ran
 
 _HERE = {"do": "here", "stay": True}  # nothing is done: does the agent still answer?
 _FIRST_WORD_S = 15.0  # an agent that stays says who it is before it does anything else
+_TURN_S = 0.0005  # so long who works here lets wait who hears the guest; the 5 ms of Python would double a login
+_FRESH_S = 10.0  # so long how a greeting failed is how a look would fail
 
 
 class SteadyProbe(GuestProbe):
@@ -27,6 +33,46 @@ class SteadyProbe(GuestProbe):
         self._talk: Talk | None = None
         self._stream = Unpacker()
         self._knows_acts = False
+        self._greeting: threading.Thread | None = None
+        self._unmet: tuple[Broken, float] | None = None  # why the guest could not be greeted, and when that was clear
+
+    def greet(self, deadline: float, *, acts: bool) -> None:
+        """Begin what every look begins with, in a thread: log in, and where acts may follow start an agent for them.
+
+        The guest is asked nothing. The first look waits for this, and where it failed it is how that look failed.
+        """
+        sys.setswitchinterval(_TURN_S)
+        packed: Queue[str] = Queue()
+        self._greeting = threading.Thread(
+            target=self._greet, args=(deadline, packed if acts else None), name="greeting", daemon=True
+        )
+        self._greeting.start()
+        if acts:  # while the guest lets us in
+            payload("look")
+            packed.put(packed_for_acts())
+
+    def _greet(self, deadline: float, packed: Queue[str] | None) -> None:
+        ends = time.monotonic() + deadline
+        with contextlib.suppress(Exception):  # whatever it is, the look meets it again and raises it where it is seen
+            said: Ran | Broken | None = self._far.connect(deadline)
+            if said is None and packed is not None:
+                said = self._anew(line_of({**_HERE, "sources": packed.get(timeout=deadline)}), ends)
+                self._knows_acts = self._talk is not None
+            if isinstance(said, Broken) and not said.started:
+                self._unmet = said, time.monotonic()
+
+    def _met(self, seconds: float) -> Broken | None:
+        """None: go on with the agent that is there, or a new one. Else the answer that a look would have had now."""
+        greeting = self._greeting
+        if greeting is None:
+            return None
+        greeting.join(seconds)
+        self._greeting = None
+        if greeting.is_alive():
+            self._far.forget()
+            return Broken(Failure.TIMEOUT, f"{self._far.where}: the total deadline passed while its agent was started")
+        unmet, self._unmet = self._unmet, None
+        return unmet[0] if unmet is not None and time.monotonic() - unmet[1] < _FRESH_S else None
 
     def close(self) -> None:
         talk, self._talk = self._talk, None
@@ -35,6 +81,9 @@ class SteadyProbe(GuestProbe):
 
     def _say(self, request: dict[str, Any], deadline: float) -> Ran | Broken:
         ends = time.monotonic() + deadline
+        met = self._met(deadline)
+        if met is not None:
+            return met
         line = line_of({**request, "stay": True})
         if self._talk is not None:
             said = self._again(self._talk, line, ends)
@@ -45,6 +94,7 @@ class SteadyProbe(GuestProbe):
     def act(self, request: dict[str, Any], deadline: float) -> Ran | Broken:
         """By the agent that is there and was just heard, else by one of its own."""
         ends = time.monotonic() + deadline
+        self._met(deadline / 3)
         talk = self._talk if self._answers(min(_FIRST_WORD_S, deadline / 3)) else None
         left = max(0.1, ends - time.monotonic())
         if talk is None:

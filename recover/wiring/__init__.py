@@ -1,8 +1,6 @@
 """The composition root: the one place that names adapters; an actuator goes only to what may change things."""
 
 from recover.wiring.app import App, open_config, open_state
-from recover.wiring.rehearsal import rehearse
-from recover.wiring.run import run_id, who
 from recover.wiring.words import DEFAULT_PLAYBOOK, Eyes, Flags, Held, Result, UsageProblem, Wired, held_end
 
 __all__ = [
@@ -17,7 +15,4 @@ __all__ = [
     "held_end",
     "open_config",
     "open_state",
-    "rehearse",
-    "run_id",
-    "who",
 ]

@@ -8,27 +8,22 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from recover.core.config import Config, TargetConfig
-from recover.core.guards import Context
 from recover.edge.clock import SystemClock
 from recover.edge.config_file import ConfigProblem, load_config
 from recover.edge.inventory import Unresolved, resolve
 from recover.edge.playbooks import PlaybookProblem, read_playbook, shipped_playbooks
 from recover.edge.store.baselines import load_baseline, save_baseline
-from recover.edge.store.cases import minutes_taken
 from recover.edge.store.folder import StateFolder, StateProblem, state_folder
-from recover.edge.store.journal import JournalDamaged
-from recover.edge.store.standings import FileStandings
 from recover.model.ladder import Playbook
 from recover.model.notice import HookEvent
 from recover.model.snapshot import Baseline, Target
 from recover.ports import Gate, Herald, View
-from recover.watcher import Watcher
 
 if TYPE_CHECKING:
     from recover.core.read.pve import GuestRow
     from recover.edge.proxmox.client import Client
+    from recover.watcher import Watcher
 
-from recover.wiring.run import Recovery, dry
 from recover.wiring.words import Eyes, Flags, Result, UsageProblem, Wired
 
 ADDRESSES_S = 45.0  # so long a cluster may take to tell its guests' addresses
@@ -96,7 +91,10 @@ class App:
             raise UsageProblem((str(error),)) from None
 
     def wire(self, target: Target, playbook: Playbook, flags: Flags, *, acts: bool = True) -> Wired:
-        """Adapters for one target. Nothing is connected before the first look."""
+        """Adapters for one target. Nothing is asked before the first look.
+
+        The guest is greeted for a run of several looks: while it lets us in, the rest of the tool is loaded.
+        """
         from recover.edge.connections import Connections
 
         clock = SystemClock()
@@ -106,6 +104,10 @@ class App:
         connections = Connections(
             self.config, settings, target, look_s=flags.look_s, steady=flags.steady, client=client
         )
+        if acts and not flags.take_over:  # who must wait for another run first would greet too early
+            connections.greet(acts=not flags.dry_run)
+        from recover.core.guards import Context
+
         limits = playbook.limits if flags.max_scope is None else replace(playbook.limits, max_scope=flags.max_scope)
         context = Context(
             evict=flags.evict,
@@ -141,6 +143,9 @@ class App:
 
     def _took(self, target: Target) -> tuple[tuple[str, float, int], ...]:
         """A journal that can't be read must not keep us from recovering: then the estimate is from the size."""
+        from recover.edge.store.cases import minutes_taken
+        from recover.edge.store.journal import JournalDamaged
+
         try:
             return minutes_taken(self.state, target.name)
         except (JournalDamaged, OSError):
@@ -153,6 +158,9 @@ class App:
 
     def watcher(self, herald: Herald) -> Watcher:
         """Remembers what checks say and tells what changed. Can change nothing but files below STATE/watch."""
+        from recover.edge.store.standings import FileStandings
+        from recover.watcher import Watcher
+
         return Watcher(FileStandings(self.state), herald, SystemClock(), self.config.watch.policy)
 
     def recover(self, wired: Wired, gate: Gate, view: View, flags: Flags) -> Result:
@@ -166,6 +174,8 @@ class App:
 
     def recover_untold(self, wired: Wired, gate: Gate, view: View, flags: Flags) -> Result:
         """As `recover`, for who shows the result first: whose pager hangs must not wait for the verdict."""
+        from recover.wiring.run import Recovery, dry
+
         if flags.dry_run:
             return dry(self.state, wired, gate, view, flags)
         try:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from recover.core.guards import Context
 from recover.edge.clock import SystemClock
 from recover.edge.store.folder import StateFolder
 from recover.edge.store.lock import Holder
@@ -18,6 +17,7 @@ from recover.model.verdict import Scope
 from recover.ports import Actuator, Clock, Observer
 
 if TYPE_CHECKING:
+    from recover.core.guards import Context
     from recover.edge.connections import Connections
 
 
