@@ -74,6 +74,8 @@ def owner_of(process: Process, table: Mapping[int, Process]) -> Owner:
     chain = ancestors(process, table)
     supervisor = next((p for p in chain if p.comm == "supervisord"), None)
     named = by_cgroup(process.cgroup)
+    if named is not None and named.kind is OwnerKind.SLURM and _job_is_over(named.name, table):
+        return Owner(OwnerKind.NONE, "", f"left over from Slurm job {named.name}")
     if named is not None and named.kind is not OwnerKind.SYSTEMD:
         return named
     if supervisor is not None:
@@ -83,6 +85,16 @@ def owner_of(process: Process, table: Mapping[int, Process]) -> Owner:
     if named is not None:
         return named
     return _by_parents(process, chain)
+
+
+def _job_is_over(job: str, table: Mapping[int, Process]) -> bool:
+    """No step of the job has its slurmstepd any more: Slurm has forgotten it, and scancel reaches nobody.
+
+    Seen with sglang 23627: schedulers ran on below pid 1 after Slurm had ended their job.
+    """
+    steps = [p for p in table.values() if p.comm == "slurmstepd" and not p.plain_zombie]
+    mine = any(f"[{job}." in p.title or f"[{job}]" in p.title or not p.title for p in steps)
+    return 1 in table and not mine
 
 
 def _by_parents(process: Process, chain: list[Process]) -> Owner:

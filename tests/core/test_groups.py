@@ -197,6 +197,23 @@ def test_a_pod_is_called_by_its_namespace_and_name() -> None:
     assert [g.owner.name for g in form(snapshot) if not g.protected] == [uid]
 
 
+def test_a_slurm_job_without_a_step_of_its_own_is_over_and_owns_nobody() -> None:
+    """sglang issue 23627: schedulers ran on below pid 1 after Slurm had ended their job; scancel reaches nobody then."""
+    job = "/system.slice/slurmstepd.scope/job_77/step_0/user/task_0"
+    left = tuple(replace(p, ppid=1) for p in b.sglang_group(cgroup=job) if "TP" in p.title)
+    step = b.process(900, "slurmstepd: [77.0]", comm="slurmstepd", cgroup=job)
+    other = b.process(901, "slurmstepd: [7.0]", comm="slurmstepd")
+
+    def owner(*steps: Process) -> OwnerKind:
+        (group,) = servers(*steps, *left)
+        return group.owner.kind
+
+    assert owner() is owner(other) is OwnerKind.NONE
+    assert owner(step) is OwnerKind.SLURM
+    (hidden,) = form(b.healthy_snapshot(processes=Known(left)))  # not even init is shown: nobody is known to be gone
+    assert hidden.owner.kind is OwnerKind.SLURM
+
+
 def test_a_login_is_no_unit() -> None:
     assert by_cgroup(b.SESSION_CGROUP) is None
     assert by_cgroup("/system.slice/ssh.service") is None

@@ -83,7 +83,10 @@ def test_a_stopped_vm_that_we_do_not_owe_names_who_stopped_it() -> None:
     snapshot = mute(Failure.NO_ROUTE, api={"status": "stopped", "tasks": Known((task,))})
     found = finding(once(snapshot), "vm-stopped")
     assert found.cure is None
-    assert "kim@pam" in found.says
+    assert found.says.endswith("its last task is qmstop by kim@pam")
+    failed = replace(task, type="qmstart", status="start failed: QEMU exited with code 1")
+    seen = once(mute(Failure.NO_ROUTE, api={"status": "stopped", "tasks": Known((failed,))}))
+    assert "qmstart by kim@pam, which failed: start failed: QEMU" in finding(seen, "vm-stopped").says
     assert once(snapshot, Past(owed_vm=True)).findings == ()
     assert once(replace(snapshot, assume_hung=True), Past(owed_vm=True)).findings == ()
 

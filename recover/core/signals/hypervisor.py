@@ -100,7 +100,10 @@ def _who(seen: Hypervisor) -> str:
 def _by_whom(seen: Hypervisor) -> str:
     tasks = seen.tasks.value if isinstance(seen.tasks, Known) else ()
     last = next((t for t in tasks if t.type.startswith(("qm", "vz", "ha")) and not t.running), None)
-    return f"; its last task is {last.type} by {last.user}" if last is not None else ""
+    if last is None:
+        return ""
+    failed = f", which failed: {last.status[:160]}" if last.status not in ("", "OK") else ""
+    return f"; its last task is {last.type} by {last.user}{failed}"
 
 
 def our_limits(look: Look) -> Signs:
