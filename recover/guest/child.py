@@ -29,9 +29,9 @@ PATHS = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", 
 
 
 class Child:
-    """One forked child. `job(say)` runs in it; each `say(value)` becomes one value here."""
+    """One forked child. `job(say)` runs in it; each `say(value)` becomes one value here. `keeps`: what stays open in it."""
 
-    def __init__(self, what: str, job: "Callable[[Callable[[Any], None]], None]") -> None:
+    def __init__(self, what: str, job: "Callable[[Callable[[Any], None]], None]", *keeps: int) -> None:
         self.what = what
         self.done = False
         self.killed = False
@@ -41,7 +41,7 @@ class Child:
         self.fd, write_end = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            _become(write_end, job)
+            _become(write_end, job, keeps)
         os.close(write_end)
         STARTED.append(self.pid)
 
@@ -123,12 +123,12 @@ def _open_fds() -> "list[int]":
         return list(range(3, 256))
 
 
-def _become(write_end: int, job: "Callable[[Callable[[Any], None]], None]") -> None:
+def _become(write_end: int, job: "Callable[[Callable[[Any], None]], None]", keeps: "tuple[int, ...]" = ()) -> None:
     """The child's whole life. Never returns."""
     code = 1
     try:
         parent = os.getppid()
-        detach((write_end,))
+        detach((write_end,) + keeps)
         _rename()
         _die_with(parent)
 
@@ -167,10 +167,10 @@ def _die_with(parent: int) -> None:
             os._exit(1)
 
 
-def hear(child: Child, seconds: float) -> None:
-    """Take what one says, until it ends or for so long; it is not given up."""
+def hear(child: Child, seconds: float, last: str = "") -> None:
+    """Take what one says, until it ends, has said `last`, or for so long; it is not given up."""
     limit = Limit(seconds)
-    while not child.done and limit.left > 0:
+    while not child.done and limit.left > 0 and not (last and any(last in said for said in child.values)):
         if _ready([child], limit.left):
             child.pump()
 

@@ -4,6 +4,8 @@ A hung child is a client of its GPU and adds one more stuck thread to the driver
 that hung before is not asked at all (`skip_gpus`).
 """
 
+import json
+import os
 import re
 
 from recover.guest import nvml
@@ -12,7 +14,7 @@ from recover.guest.wire import Limit, at, emit, gap, listdir, read_or
 
 try:
     import mmap
-except ImportError:  # a minimal Python: each GPU has a child of its own
+except ImportError:  # a minimal Python: each GPU is asked by a child of its own
     mmap = None  # type: ignore[assignment]
 
 TYPE_CHECKING = False
@@ -70,21 +72,31 @@ def look(request: "dict[str, Any]", pci: "list[Row]", seconds: float, limit: Lim
         emit("driver", init={"e": _LIBRARY_MISSING, "t": str(error)})
         _smi(limit.within(given))
         return
-    first = Child("NVML: initialise", _init_job(nv))
-    late = collect([first], limit.within(given))
-    values = {key: value for said in first.values for key, value in said.items()}
+    skip = _skipped(request)
+    turn = Turn(nv, lambda index, major, inited: _gpu_job(nv, index, major, skip, inited))
+    late = turn.starts(given)
+    values = {key: value for said in turn.child.values for key, value in said.items()}
     if late:
-        emit("driver", hangs=True, at="nvmlInit", seconds=given, pid=first.pid, **values)
+        emit("driver", hangs=True, at="nvmlInit", seconds=given, pid=turn.child.pid, **values)
         gap("gpus", "timeout", "nvmlInit did not come back in %g s" % given)
         return
     values.setdefault("init", {"e": -1, "t": str(values.get("crash", "the child ended early"))})
     emit("driver", **values)
     if "v" not in values["init"]:
+        turn.ends()
         _smi(limit.within(given))
         return
     given = _given(wanted, limit)
-    if given is not None:
-        _ask_all(nv, values, request, pci, limit.within(given), given)
+    if given is None:
+        turn.ends()
+    else:
+        _ask_all(turn, values, skip, pci, limit.within(given), given)
+
+
+def _skipped(request: "dict[str, Any]") -> "set[str]":
+    skip = {word.lower() for word in request.get("skip_gpus") or ()}
+    skip |= {full_bus(word) for word in skip if word.count(":") == 2}
+    return skip | {word.upper() for word in list(skip)}
 
 
 def _library() -> bool:
@@ -102,28 +114,19 @@ def _library() -> bool:
     return False
 
 
-def _init_job(nv: "Any") -> "Callable[[Say], None]":
-    def job(say: "Say") -> None:
-        init = nvml.start(nv)
-        say({"init": init})
-        if "v" in init:
-            for key, value in nvml.system(nv).items():
-                say({key: value})
-
-    return job
-
-
 def _major(values: "Row") -> "Optional[int]":
     match = re.match(r"(\d+)\.", str(values.get("driver", {}).get("v", "")))
     return int(match.group(1)) if match else None
 
 
-def _gpu_job(nv: "Any", index: int, major: "Optional[int]", skip: "set[str]") -> "Callable[[Say], None]":
+def _gpu_job(
+    nv: "Any", index: int, major: "Optional[int]", skip: "set[str]", inited: bool
+) -> "Callable[[Say], None]":
     """Tells what it is about to ask and then the answer: after a hang the last word names the call."""
 
     def job(say: "Say") -> None:
         say({"ask": "init"})
-        init = nvml.start(nv)
+        init = {"v": None} if inited else nvml.start(nv)
         if "v" not in init:
             say({"init": init})
             return
@@ -150,33 +153,63 @@ def _gpu_job(nv: "Any", index: int, major: "Optional[int]", skip: "set[str]") ->
 
 
 class Turn:
-    """One child that asks one GPU after the other for a short while; what it has not begun by then is left to others.
+    """The child that starts NVML, and then asks one GPU after the other for a short while; the rest is left to others.
 
     Between two it lets go of all (nvmlShutdown): were it stuck on the second, it would still be a client of the first.
     """
 
-    def __init__(self, nv: "Any", jobs: "list[tuple[int, str, Callable[[Say], None]]]") -> None:
-        self._nv, self._jobs = nv, jobs
-        self._shared = mmap.mmap(-1, 5)  # no more is to be begun · how many were
-        self.child = Child("NVML: GPUs in turn", self._job)
+    def __init__(self, nv: "Any", job_of: "Callable[[int, Optional[int], bool], Callable[[Say], None]]") -> None:
+        self._nv, self.job_of = nv, job_of
+        self._shared = mmap.mmap(-1, 5) if mmap else None  # no more is to be begun · how many were
+        self._asked, self._ask = os.pipe()
+        self.child = Child("NVML: initialise", self._job, self._asked)
+        os.close(self._asked)
 
     def _job(self, say: "Say") -> None:
-        for place, (index, _, job) in enumerate(self._jobs):
+        init = nvml.start(self._nv)
+        say({"init": init})
+        if "v" in init:
+            for key, value in nvml.system(self._nv).items():
+                say({key: value})
+            self._each(say, json.loads(os.read(self._asked, 1 << 16).decode("ascii") or "[[], 0]"))
+
+    def _each(self, say: "Say", asked: "list[Any]") -> None:
+        for place, index in enumerate(asked[0]):
             if place:
                 nvml.ask(self._nv.nvmlShutdown)
-            self._shared[1:] = (place + 1).to_bytes(4, "little")
-            if self._shared[0]:
+            self._shared[1:] = (place + 1).to_bytes(4, "little")  # type: ignore[index]
+            if self._shared[0]:  # type: ignore[index]
                 return
             say({"turn": index})
-            job(say)
+            self.job_of(index, asked[1], place == 0)(say)
 
-    def begun(self) -> int:
-        """How many it has begun when its time is over; it begins no other."""
+    def starts(self, seconds: float) -> bool:
+        """Whether it did not come back from the start within its time; it is given up then."""
+        hear(self.child, seconds, "count")
+        late = not self.child.done and not any("count" in said for said in self.child.values)
+        if late:
+            self.child.finish()
+        return late
+
+    def ends(self) -> None:
+        """It asks no GPU."""
+        os.close(self._ask)
+        hear(self.child, 1.0)
+        self.child.finish()
+
+    def begun(self, names: "list[tuple[int, str]]", major: "Optional[int]") -> int:
+        """How many of these it has begun when its time is over; it begins no other."""
+        if self._shared is None:
+            return 0
+        try:
+            os.write(self._ask, json.dumps([[index for index, _ in names], major]).encode("ascii"))
+        except OSError:
+            return 0  # it is no more
         hear(self.child, _TURN_S)
         self._shared[:1] = b"\1"
         count = int.from_bytes(self._shared[1:], "little")
         if count:
-            self.child.what = self._jobs[count - 1][1]
+            self.child.what = names[count - 1][1]
         return count
 
     def told(self, late: bool) -> "dict[int, tuple[list[Any], int]]":
@@ -217,41 +250,38 @@ def full_bus(bus: str) -> str:
 
 
 def _ask_all(
-    nv: "Any", values: "Row", request: "dict[str, Any]", pci: "list[Row]", limit: Limit, seconds: float
+    turn: Turn, values: "Row", skip: "set[str]", pci: "list[Row]", limit: Limit, seconds: float
 ) -> None:
     count = int(values.get("count", {}).get("v") or 0)
     if "v" not in values.get("count", {}):
         gap("gpus", "garbled", "the driver does not tell how many GPUs there are: %s" % values.get("count"))
-    skip = {word.lower() for word in request.get("skip_gpus") or ()}
-    skip |= {full_bus(word) for word in skip if word.count(":") == 2}
-    skip |= {word.upper() for word in list(skip)}
     buses = known_buses(pci, count)
-    jobs = []
+    wanted = []
     for index, bus in enumerate(buses):
         names = {full_bus(bus), uuid_of(bus).lower(), "index:%d" % index} if bus else {"index:%d" % index}
         if names & skip:
             emit("gpu", index=index, bus=bus, uuid_hint=uuid_of(bus), skipped=True)
         else:
-            jobs.append((index, "NVML: GPU %d %s" % (index, bus), _gpu_job(nv, index, _major(values), skip)))
-    for index, (said, late) in sorted(_answers(nv, jobs, limit).items()):
+            wanted.append((index, "NVML: GPU %d %s" % (index, bus)))
+    for index, (said, late) in sorted(_answers(turn, wanted, _major(values), limit).items()):
         _tell(index, buses[index], said, late, seconds)
 
 
 def _answers(
-    nv: "Any", jobs: "list[tuple[int, str, Callable[[Say], None]]]", limit: Limit
+    turn: Turn, wanted: "list[tuple[int, str]]", major: "Optional[int]", limit: Limit
 ) -> "dict[int, tuple[list[Any], int]]":
     """GPU -> what was said of it, and the pid of the child that did not come back from it, or 0.
 
     All those that were not begun in a first turn are asked at once.
     """
-    turn = Turn(nv, jobs) if mmap and len(jobs) > 1 else None
-    begun = turn.begun() if turn else 0
-    children = {index: Child(what, job) for index, what, job in jobs[begun:]}
-    late = collect(list(children.values()) + ([turn.child] if turn else []), limit)
-    found = turn.told(turn.child in late) if turn else {}
-    for index, what, job in jobs[:begun]:
+    begun = turn.begun(wanted, major)
+    os.close(turn._ask)
+    children = {index: Child(what, turn.job_of(index, major, False)) for index, what in wanted[begun:]}
+    late = collect(list(children.values()) + [turn.child], limit)
+    found = turn.told(turn.child in late)
+    for index, what in wanted[:begun]:
         if index not in found:  # it was told to stop just before it asked
-            children[index] = Child(what, job)
+            children[index] = Child(what, turn.job_of(index, major, False))
             late += collect([children[index]], limit)
     found.update((index, (child.values, child.pid if child in late else 0)) for index, child in children.items())
     return found

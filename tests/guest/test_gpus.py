@@ -184,9 +184,16 @@ def test_the_state_of_the_nvlink_fabric(machine):
 
 
 class Nobody:
-    """A driver that only lets go."""
+    """A driver that starts, and has nothing to say."""
 
-    def nvmlShutdown(self) -> None: ...
+    def __getattr__(self, name):
+        return lambda *words: 5
+
+
+def turned(job_of, count, seconds):
+    turn = gpus_module.Turn(Nobody(), lambda index, major, inited: job_of(index))
+    assert not turn.starts(30.0)
+    return gpus_module._answers(turn, [(index, f"GPU {index}") for index in range(count)], 570, Limit(seconds))
 
 
 @pytest.mark.parametrize(
@@ -211,8 +218,7 @@ def test_each_is_asked_once_and_alone_to_blame(hang, die, turn_s, monkeypatch, t
 
         return job
 
-    jobs = [(index, f"GPU {index}", job_of(index)) for index in range(5)]
-    found = gpus_module._answers(Nobody(), jobs, Limit(2.0))
+    found = turned(job_of, 5, 2.0)
     assert sorted(found) == [0, 1, 2, 3, 4] == sorted(map(int, asked.read_text().split()))
     assert [index for index, (_, pid) in sorted(found.items()) if pid] == list(hang)
     for index, (said, _) in found.items():
@@ -221,7 +227,22 @@ def test_each_is_asked_once_and_alone_to_blame(hang, die, turn_s, monkeypatch, t
 
 
 def test_a_turn_that_is_stopped_as_it_begins_leaves_that_one_to_others(monkeypatch):
-    monkeypatch.setattr(gpus_module.Turn, "begun", lambda turn: (turn._shared.__setitem__(0, 1), 2)[1])
-    jobs = [(index, f"GPU {index}", lambda say, index=index: say({"v": index})) for index in range(3)]
-    found = gpus_module._answers(Nobody(), jobs, Limit(30.0))
+    begun = gpus_module.Turn.begun
+
+    def stopped(turn, names, major):
+        turn._shared[:1] = b"\1"
+        begun(turn, names, major)
+        return 2
+
+    monkeypatch.setattr(gpus_module.Turn, "begun", stopped)
+    found = turned(lambda index: lambda say: say({"v": index}), 3, 30.0)
     assert found == {index: ([{"v": index}], 0) for index in range(3)}
+
+
+def test_without_time_or_shared_memory_no_turn_is_taken(monkeypatch):
+    turn = gpus_module.Turn(Nobody(), lambda index, major, inited: pytest.fail("asked"))
+    assert not turn.starts(30.0)
+    turn.ends()
+    assert turn.child.done and not turn.child.killed and not turn.told(False)
+    monkeypatch.setattr(gpus_module, "mmap", None)
+    assert turned(lambda index: lambda say: say({"v": index}), 2, 30.0) == {0: ([{"v": 0}], 0), 1: ([{"v": 1}], 0)}
