@@ -40,7 +40,9 @@ def said_by(lines: tuple[Line, ...], claimed: frozenset[int]) -> Iterator[Told]:
         for text in continued(lines, at) if _may_go_on(lines, held, at) else ():
             found = first(text)
             # It must need both lines: what the next one says alone is told there.
-            if found is not None and first(lines[at + 1].after) is not found and first(text[len(line.after) :]) is None:
+            if found is None or first(lines[at + 1].after) is found or first(text[len(line.after) :]) is not None:
+                continue
+            if not any(_is_spoken_of(found, follower.after) for follower in lines[at + 1 : at + 1 + WRAPPED]):
                 yield told(found, line, text)
                 break
 
@@ -55,6 +57,10 @@ def _may_go_on(lines: tuple[Line, ...], held: list[Sequence[Hit]], at: int) -> b
             return True
         line = follower
     return False
+
+
+def _is_spoken_of(message: Message, text: str) -> bool:
+    return any(needle in text and is_advice(text, text.find(needle)) for needle in message.needles)
 
 
 def _with_address(found: Message, lines: tuple[Line, ...], at: int) -> str:

@@ -21,7 +21,11 @@ _STATEMENT = re.compile(
     r"""|\{ ?\w+: ?["'`]|(?:\w[\w-]*|'[^']*'): ?\[?["'`].*[,\]]$|"[^"]*\\$"""
 )
 # Of a value in a log as well: what nothing stands before is code.
-_AT_THE_START = re.compile(r"""\#(?!PF: )[A-Za-z]|\(?[\w.]+\([rbf]?["'`].*["'`]\)*[,;]?$|\([\w.]+\([rbf]?["'`]""")
+_AT_THE_START = re.compile(
+    r"""\#(?!PF: )[A-Za-z]|\(?[\w.]+\([rbf]?["'`].*["'`]\)*[,;]?$|\([\w.]+\([rbf]?["'`]"""
+    rf"""|\*?\(+(?:[\w.]+\()?[rbf]?{_STRING}.*[,)\]]$|[rbf]?{_STRING}(?:, .*)?,$|[A-Za-z_]\w*=\S.*["'\])],$|(?=.*\),$)\(?\{{.*\}},? """
+    r"""|(?=.*["'`]\)+[,;]$)[\w.]+\(.*[=(, ][\w.]*\(["'`]"""
+)
 _ALONE = re.compile(rf"[rbf]?{_STRING}$")
 _STARTS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_\"'`{}#/(")
 _PIPE = re.compile(
@@ -73,11 +77,12 @@ class Source:
 
 _CONDITION = re.compile(
     r"\b(?:[Ii]f|[Ww]hether|[Ww]henever|[Ii]n case|[Ss]uch as|[Ll]ook for|[Cc]heck (?:for|that)|[Ss]earch for|[Gg]rep for|[Ww]hat to do|[Hh]ow to"
-    r"|for example|means?|e\.g\.|i\.e\.)\s"
+    r"|for example|means?|e\.g\.|i\.e\."
+    r"|(?:will|would|may|might|could|can|should) (?:fail|see|show|report|print|return|say|contain))\s"
 )
 
 
-_HEADS = re.compile(r"""(?:[-*•]|\d{1,2}\.) ?(?:\*\*|`|")$|.*\b\d{1,3} = ["'`]?$""")
+_HEADS = re.compile(r"""\d{1,3},["']?(?:GPU )?$|(?:[-*•]|\d{1,2}\.) ?(?:\*\*|`|")$|.*\b\d{1,3} = ["'`]?$""")
 
 
 def is_advice(text: str, at: int) -> bool:

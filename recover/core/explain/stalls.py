@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from recover.core.explain.lines import Line, continued
+from recover.core.explain.source import is_advice
 from recover.core.explain.told import Told
 from recover.core.kinship import STORAGE
 from recover.core.signals.driver import TRACE_LINES
@@ -15,7 +16,8 @@ _HUNG = re.compile(
 )
 _SHOWN = re.compile(r"task:(?P<name>.{1,64}?) +state:D .{0,60}?(?<!p)pid: ?(?P<pid>\d{1,10})\b")
 _LOCKED = re.compile(
-    r"BUG: soft lockup|^soft lockup$|hard LOCKUP on cpu|rcu.*(?:self-)?detected (?:expedited )?stalls?\b"
+    r"BUG: soft lockup(?! - CPU#(?!\d))|^soft lockup$|hard LOCKUP on cpu"
+    r"|rcu.*(?:self-)?detected (?:expedited )?stalls?\b"
 )
 _FRAME = re.compile(r"(?:^|\s|\? )(?P<function>[A-Za-z_][\w.]{2,60})\+0x[0-9a-f]+/0x[0-9a-f]+")
 # Of a frame: a list of the modules that are loaded names them all.
@@ -42,7 +44,7 @@ def stalls(lines: tuple[Line, ...], claimed: frozenset[int]) -> tuple[list[Told]
         if hung is not None:
             found.append(_hung(hung, line, _trace(lines, at, hung["pid"])))
             used.add(line.number)
-        elif ("lockup" in line.after or "LOCKUP" in line.after or "stall" in line.after) and _LOCKED.search(line.text):
+        elif ("lockup" in line.after or "LOCKUP" in line.after or "stall" in line.after) and _is_locked(line.text):
             found.append(_locked(line, _trace(lines, at)))
             used.add(line.number)
         elif _CRASHED.match(line.text) and any(_NVIDIA.search(text) for text in _trace(lines, at)):
@@ -97,6 +99,11 @@ def _hung(match: re.Match[str], line: Line, trace: list[str]) -> Told:
     says = f"{who} waits in the kernel{where} and does not get on: no signal reaches it"
     fact = "Linux hung-task watchdog; a task in state D ends only when what it waits for answers (gpud 117)"
     return Told("stuck-process", says, Scope.GUEST, fact, line.number, line.shown, subject)
+
+
+def _is_locked(text: str) -> bool:
+    match = _LOCKED.search(text)
+    return match is not None and not is_advice(text, match.start())
 
 
 def _locked(line: Line, trace: list[str]) -> Told:

@@ -45,11 +45,13 @@ def explain(text: str) -> tuple[Told, ...]:
     found = [*processes, *memory, *smi, *kernel, *bus_told(lines), *_off_bus_over_lines(lines, list(said))]
     if not any(told.signal == "storage-hang" for told in found):  # who waits is said, and for what
         found += servers_told(lines)
-    found = [told for told in found if not _passed(told, lines)]
+    back, reset = _last(_READY, "ready ", lines), _last(_WAS_RESET, "successfully reset", lines)
+    found = [told for told in found if not _passed(told, lines, back, reset)]
     return tuple(sorted(_settled(_once(found)), key=lambda told: (told.line, told.signal)))
 
 
-_PROBED = re.compile(r"The NVIDIA GPU (?P<bdf>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])")
+_BDF = r"(?P<bdf>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
+_PROBED = re.compile(rf"The NVIDIA GPU {_BDF}")
 
 
 def _off_bus_over_lines(lines: tuple[Line, ...], said: list[Told]) -> Iterator[Told]:
@@ -63,7 +65,11 @@ def _off_bus_over_lines(lines: tuple[Line, ...], said: list[Told]) -> Iterator[T
             yield told
 
 
-_READY = re.compile(r"(?P<bdf>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]): ready \d+ms after ")
+_READY = re.compile(rf"{_BDF}: ready \d+ms after ")
+_WAS_RESET = re.compile(rf"GPU {_BDF} was successfully reset")
+_RESET_CURES = frozenset(
+    {"xid", "reset-required", "recovery-action", "row-remap-pending", "gpu-fails", "gpu-memory-held"}
+)
 _ENDED_WELL = re.compile(
     r"EngineCore\.shutdown|Application shutdown complete|Shutting down|destroy_process_group\(\) was not called"
     r"|SIG(?:TERM|INT)\b.*received|[Rr]eceived (?:signal )?SIG(?:TERM|INT)|KeyboardInterrupt|Stopping container"
@@ -71,15 +77,28 @@ _ENDED_WELL = re.compile(
 _TEARDOWN = 40  # lines that a server takes to say goodbye
 
 
-def _passed(told: Told, lines: tuple[Line, ...]) -> bool:
-    """A device that came back from its reset, and a part that ends with a server which was asked to."""
+def _passed(told: Told, lines: tuple[Line, ...], back: dict[str, int], reset: dict[str, int]) -> bool:
+    """What a later line settles: a device that came back, a GPU that was reset, a part of a server asked to end."""
     if told.signal == "reset-waiting":
-        after = (_READY.search(line.text) for line in lines[told.line :] if "ready " in line.text)
-        return any(match is not None and bus_id(match["bdf"]) == told.subject for match in after)
+        return back.get(told.subject, 0) > told.line
+    if told.signal in _RESET_CURES:
+        return reset.get(told.subject, 0) > told.line
     if told.signal == "dead-group" and "died unexpectedly" in told.text:
         before = lines[max(0, told.line - 1 - _TEARDOWN) : told.line - 1]
         return any(_ENDED_WELL.search(line.after) for line in before)
+    if (
+        told.signal == "group-not-viable" and "Verify all devices" in told.text
+    ):  # QEMU's hint below any error of a group
+        return any(
+            "error getting device from group" in line.text for line in lines[max(0, told.line - 3) : told.line - 1]
+        )
     return False
+
+
+def _last(pattern: re.Pattern[str], word: str, lines: tuple[Line, ...]) -> dict[str, int]:
+    """For each device the last line that says so."""
+    found = ((pattern.search(line.text), line.number) for line in lines if word in line.text)
+    return {bus_id(match["bdf"]): number for match, number in found if match is not None}
 
 
 def _once(found: list[Told]) -> list[Told]:

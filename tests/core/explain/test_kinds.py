@@ -10,6 +10,8 @@ from tests.core.explain.test_forms import found, xid
 
 Right = list[tuple[str, str | None, int]]
 
+RESET = "GPU 00000000:41:00.0 was successfully reset.\nAll done."
+
 KERNEL: dict[str, tuple[str, Right]] = {
     "channels end for an NVLink error": (
         xid(45, "pid=7, name=rank3, Ch 00000002 caused by previous Xid 145"),
@@ -42,6 +44,9 @@ KERNEL: dict[str, tuple[str, Right]] = {
         "vfio-pci 0000:61:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0001 address=0x9000 flags=0x0000]"),
         [],
     ),
+    "a GPU that was reset since": (xid(119, "pid=7, name=rank3, Timeout") + "\n" + RESET, []),
+    "a GPU that failed again after its reset": (RESET + "\n" + xid(119, "pid=7, name=rank3, Timeout"), [("xid", "gpu", 3)]),
+    "another GPU was reset": (xid(119, "pid=7, name=rank3, Timeout") + "\n" + RESET.replace("41", "42"), [("xid", "gpu", 1)]),
     "a reset that is over": (
         "vfio-pci 0000:61:00.0: not ready 2047ms after bus reset; waiting\nvfio-pci 0000:61:00.0: ready 4095ms after bus reset",
         [],
@@ -49,6 +54,9 @@ KERNEL: dict[str, tuple[str, Right]] = {
     "a reset of which only another is over": (
         "vfio-pci 0000:61:00.0: not ready 2047ms after bus reset; waiting\nvfio-pci 0000:62:00.0: ready 4095ms after bus reset",
         [("reset-waiting", None, 1)],
+    ),
+    "lockups of no CPU in particular": (
+        "[<time>] watchdog: BUG: soft lockup - CPU#X stuck for Y seconds!\nIf you see BUG: soft lockup, wait.", []
     ),
     "the console sits on the card": (
         "vfio-pci 0000:61:00.0: BAR 1: can't reserve [mem 0xd0000000-0xdfffffff 64bit pref]",
@@ -199,6 +207,10 @@ PVE: dict[str, tuple[str, Right]] = {
     "no IOMMU group": (
         "kvm: -device vfio-pci,host=0000:61:00.0: vfio 0000:61:00.0: no iommu_group found: No such file or directory",
         [("no-iommu", None, 1)],
+    ),
+    "QEMU's hint below an error of a group": (
+        "vfio 0000:61:00.0: error getting device from group 9: Input/output error\nVerify all devices in group 9 are bound to vfio-<bus>",
+        [("device-busy", None, 1)],
     ),
     "monitors that are late": (
         (

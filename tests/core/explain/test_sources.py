@@ -202,6 +202,14 @@ SPOKEN = [
     "If nvidia-smi says that the GPU is lost, cut its power.",
     "Look for Processes still around after SIGKILL in the journal.",
     "An error such as CUDA error: unspecified launch failure ends the program.",
+    '    ("lost", r"GPU is lost|fallen off the bus, says NVRM"),',
+    '        (("no PCI device found for",), Kind.GONE, True, "a person must look"),',
+    '    "GPU is lost", "No devices were found", "RmInitAdapter failed",',
+    '    show(a, b=log("RmInitAdapter failed")),',
+    'kernel=log("RmInitAdapter failed"),',
+    '    ({"driver": 0}, 9, "No devices were found"),',
+    "code,name,action\n79,GPU has fallen off the bus,RESTART_BM",
+    "Programs will fail with `CUDA_ERROR_SYSTEM_NOT_READY` until then.",
     'python tool.py --json "NVRM: Xid (PCI:0000:41:00): 79, pid=7, GPU has fallen off the bus"',
 ]  # fmt: skip
 SAID = [
@@ -213,6 +221,7 @@ SAID = [
     ("RuntimeError: CUDA error: an illegal memory access was encountered", "program-fault"),
     ("        message: 'nvidia-container-cli: initialization error: nvml error: driver not loaded'", "driver-not-loaded"),
     ("vfio 0000:01:00.0: group 1 is not viable. Please ensure all devices within the iommu_group are bound", "group-not-viable"),
+    ("ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).", "shm-full"),
     ("RuntimeError: Rank 2 scheduler died during initialization (exit code: -9). If exit code is -9, it was the OOM killer.", "dead-group"),
 ]  # fmt: skip
 
@@ -220,6 +229,11 @@ SAID = [
 @pytest.mark.parametrize("text", SPOKEN)
 def test_who_only_speaks_of_it_has_no_trouble(text: str) -> None:
     assert found(text) == []
+
+
+@pytest.mark.parametrize("text", SPOKEN)
+def test_what_is_only_spoken_of_does_not_join_the_words_before_it(text: str) -> None:
+    assert found("This is what we look at\n" + text) == []
 
 
 @pytest.mark.parametrize(("text", "signal"), SAID)
