@@ -198,7 +198,7 @@ def test_a_pod_is_called_by_its_namespace_and_name() -> None:
 
 
 def test_a_slurm_job_without_a_step_of_its_own_is_over_and_owns_nobody() -> None:
-    """sglang issue 23627: schedulers ran on below pid 1 after Slurm had ended their job; scancel reaches nobody then."""
+    """sglang issue 23627: schedulers ran on below pid 1 after Slurm had ended their job; scancel reaches nobody."""
     job = "/system.slice/slurmstepd.scope/job_77/step_0/user/task_0"
     left = tuple(replace(p, ppid=1) for p in b.sglang_group(cgroup=job) if "TP" in p.title)
     step = b.process(900, "slurmstepd: [77.0]", comm="slurmstepd", cgroup=job)
