@@ -81,7 +81,7 @@ def _hits(snapshot: Snapshot, action: act.Action) -> Iterable[act.Hit]:
         case act.RebootGuest():
             return [act.Hit("guest", _guest_name(snapshot), "rebooted from inside"), *in_guest(snapshot)]
         case act.RemoveLeftovers(objects=objects):
-            return [_removed(o) for o in objects]
+            return _removed(objects)
         case act.WakeGpu(uuid=uuid, bus_id=bus_id):
             return [act.Hit("device", f"GPU {uuid} ({bus_id})", "opened and closed")]
         case act.EndMpsClient(group=key):
@@ -98,10 +98,15 @@ def _hits(snapshot: Snapshot, action: act.Action) -> Iterable[act.Hit]:
             assert_never(action)
 
 
-def _removed(one: act.MemoryObject) -> act.Hit:
-    if one.kind == LeftoverKind.SOCKET:
-        return act.Hit("memory", f"{one.folder}/{one.name}", "removed (a socket that nobody listens on)")
-    return act.Hit("memory", one.name, f"removed ({one.size_mib} MiB of a dead owner)")
+def _removed(objects: tuple[act.MemoryObject, ...]) -> list[act.Hit]:
+    """Sockets hold nothing: a few are named one by one, of many only the first."""
+    sockets = [f"{o.folder}/{o.name}" for o in objects if o.kind == LeftoverKind.SOCKET]
+    memory = [o for o in objects if o.kind != LeftoverKind.SOCKET]
+    hits = [act.Hit("memory", o.name, f"removed ({o.size_mib} MiB of a dead owner)") for o in memory]
+    if len(sockets) > _SHOWN:
+        rest = f"{', '.join(sockets[:_SHOWN])} and {len(sockets) - _SHOWN} more sockets"
+        return [*hits, act.Hit("memory", rest, "removed (nobody listens on them)")]
+    return [*hits, *(act.Hit("memory", name, "removed (a socket that nobody listens on)") for name in sockets)]
 
 
 def _called(snapshot: Snapshot, who: ProcessId) -> str:

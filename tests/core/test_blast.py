@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from recover.core.blast import blast
 from recover.core.guards import Context, refusal
-from recover.model.act import Line
+from recover.model.act import Act, Line, MemoryObject, RemoveLeftovers
 from recover.model.guest import Service
 from recover.model.hypervisor import GuestKind, Neighbour
 from recover.model.process import Health
@@ -98,3 +98,12 @@ def test_an_nvlink_that_may_be_there_is_told_and_forbids_nothing():
     (link,) = [h for h in made.hits if h.kind == "link"]
     assert link.name == "to node-175 (175)" and "both have A40" in link.how and "can't be seen" in link.how
     assert refusal(snapshot, ALL_STEPS["power-cycle-vm"], Context(evict=True)) is None
+
+
+def test_sockets_that_go_are_named_a_few_one_by_one_and_of_many_the_first():
+    memory = MemoryObject("shm-file", "psm_1a2b3c4d", "/dev/shm", 1, 2048)
+    for count, names in ((2, {"/tmp/s0", "/tmp/s1"}), (9, {"/tmp/s0, /tmp/s1, /tmp/s2, /tmp/s3 and 5 more sockets"})):
+        sockets = tuple(MemoryObject("ipc-socket", f"s{i}", "/tmp", 10 + i) for i in range(count))
+        line = Line((Act(RemoveLeftovers((memory, *sockets))),))
+        found = hits(b.healthy_snapshot(), line, Scope.PROCESS)
+        assert found == {("memory", "psm_1a2b3c4d"), *(("memory", name) for name in names)}
