@@ -186,7 +186,8 @@ def stands_line(standing: Standing) -> str:
     if newest is None:
         return ""
     same = sum(r.status is newest.status for r in standing.recent)
-    seen = f"in {same} of the last {len(standing.recent)} looks"
+    looks = len(standing.recent)
+    seen = f"in {same} of the last {looks} looks" if looks > 1 else "in the only look that counts"
     return f"{clean(standing.target)}: soft {newest.status.name}, {seen}; {was}"
 
 

@@ -106,7 +106,7 @@ def _soft(candidate: Candidate, rules: Rules, picture: Picture) -> str:
     if state is not None and state.status is Status.CRITICAL:
         return ""
     came = sum(r.status is Status.CRITICAL for r in candidate.standing.recent[-policy.of :])
-    return f"CRITICAL in {came} of the last looks, and {policy.bad} of {policy.of} are needed"
+    return f"CRITICAL in {came} of the last {policy.of} looks that count, and {policy.bad} are needed"
 
 
 def _flapping(candidate: Candidate, rules: Rules, picture: Picture) -> str:
