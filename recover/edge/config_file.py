@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from recover.core.config import Config, parse_config
+from recover.edge.store.folder import home
 
 SYSTEM = "/etc/gpu-recover/config.toml"
 
@@ -28,7 +29,7 @@ def places(given: str | None, environ: Mapping[str, str]) -> tuple[str, ...]:
         return (given,)
     if environ.get("GPU_RECOVER_CONFIG"):
         return (environ["GPU_RECOVER_CONFIG"],)
-    base = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME") or "~").expanduser() / ".config")
+    base = environ.get("XDG_CONFIG_HOME") or str(home(environ) / ".config")
     return (str(Path(base) / "gpu-recover" / "config.toml"), SYSTEM)
 
 

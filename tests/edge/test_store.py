@@ -126,6 +126,13 @@ def test_where_state_lives() -> None:
     assert state_folder(None, {"GPU_RECOVER_STATE": "/y"}, root=True) == Path("/y")
     assert state_folder(None, {}, root=True) == Path("/var/lib/gpu-recover")
     assert state_folder(None, {"XDG_STATE_HOME": "/z"}, root=False) == Path("/z/gpu-recover")
+    assert state_folder(None, {"HOME": "/h"}, root=False) == Path("/h/.local/state/gpu-recover")
+
+
+def test_a_user_without_a_home_is_told_nothing_of_bugs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`DynamicUser=` in a unit, `docker run --user 12345`: no HOME, no row in passwd."""
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    assert state_folder(None, {}, root=False) == Path("/.local/state/gpu-recover")
 
 
 @pytest.mark.parametrize("name", ["../etc", "a/b", "", ".", "%61", "a b", "é"])

@@ -50,7 +50,8 @@ def read_config(text: str, name: str) -> ModelConfig:
     try:
         fields = json.loads(text)
     except json.JSONDecodeError as error:
-        end = " (is it cut off?)" if error.pos >= len(text.rstrip()) else ""
+        cut = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated")
+        end = " (is it cut off?)" if cut else ""
         raise Problem(f"{shown}, line {error.lineno}, column {error.colno}: not JSON: {error.msg}{end}") from None
     except (ValueError, RecursionError):
         raise Problem(f"{shown}: not usable as JSON") from None

@@ -20,7 +20,7 @@ _UNITS = {
     "tb": 1000**4,
     "tib": 1 << 40,
 }
-_FORM = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([a-zA-Z]*)")
+_FORM = re.compile(r"([+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([a-zA-Z]*)", re.ASCII)
 LARGEST = 1 << 50  # 1 PiB: no machine has it, so that it is a slip of the unit or of the finger
 _BINARY = {"b": 1, "k": 1024, "m": MIB, "g": GIB, "t": 1 << 40}
 

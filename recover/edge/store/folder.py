@@ -24,8 +24,14 @@ def state_folder(given: str | None, environ: Mapping[str, str], *, root: bool) -
         return Path(environ["GPU_RECOVER_STATE"]).expanduser()
     if root:
         return Path("/var/lib/gpu-recover")
-    base = environ.get("XDG_STATE_HOME") or str(Path(environ.get("HOME", "~")).expanduser() / ".local" / "state")
+    base = environ.get("XDG_STATE_HOME") or str(home(environ) / ".local" / "state")
     return Path(base) / "gpu-recover"
+
+
+def home(environ: Mapping[str, str]) -> Path:
+    """The home folder; `/` for a user that has none, as systemd's DynamicUser= and `docker run --user` make them."""
+    found = os.path.expanduser(environ.get("HOME") or "~")
+    return Path("/" if found.startswith("~") else found)
 
 
 def safe_name(name: str) -> str:

@@ -106,3 +106,9 @@ def test_what_is_no_number(text: str) -> None:
 def test_what_is_no_count(text: str) -> None:
     with pytest.raises(Problem, match=r"^--ranks: "):
         count(text, "--ranks")
+
+
+def test_digits_of_other_scripts_are_no_size() -> None:
+    """A count refuses them as well."""
+    with pytest.raises(Problem, match="is no size"):
+        size("\uff14\uff14\uff15GiB", "--available")
