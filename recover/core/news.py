@@ -66,7 +66,7 @@ def _settled(event: Event, boot_id: str, past: Past) -> bool:
 
 
 def faults(found: Iterable[Event]) -> tuple[Fault, ...]:
-    """The Xids among events, in their order; a line that says a GPU is off its bus counts as 79."""
+    """The Xids among events, in their order; a line that says a GPU is off its bus counts as 79, and so for 119."""
     told: list[Fault] = []
     for event in found:
         match event:
@@ -77,6 +77,8 @@ def faults(found: Iterable[Event]) -> tuple[Fault, ...]:
                 told.append(Fault(event.usec, event.bdf, 154, says, event.after))
             case KernelEvent(kind="off-bus") if event.bdf:
                 told.append(Fault(event.usec, event.bdf, 79, event.msg))
+            case KernelEvent(kind="rpc-limited") if event.bdf:  # so many time-outs that it prints one in thirty
+                told.append(Fault(event.usec, event.bdf, 119, event.msg))
             case _:
                 continue
     return tuple(told)

@@ -209,6 +209,11 @@ CASES: dict[str, tuple[Snapshot, Found]] = {
     "gpu-operator 610: the fabric manager fails where there is no fabric": (
         b.healthy_snapshot(gpus=b.gpus(fabric=Known("none"))), NOTHING,
     ),
+    "kernel_gsp.c: so many time-outs that one in thirty is printed, and the GPU is named": (
+        no_word(kernel=b.kernel("NVRM: Rate limiting GSP RPC error prints for GPU at PCI:0000:01:00 (printing 1 of "
+                                "every 30).  The GPU likely needs to be reset.")),
+        [("xid", "gpu")],
+    ),
     "a desktop at 100 %": (
         one_gpu(utilisation_pct=Known(100), used_mib=Known(8), processes=[GpuProcess(900, 5, "graphics")]), NOTHING,
     ),

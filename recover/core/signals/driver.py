@@ -197,7 +197,8 @@ def _said(look: Look, gpu: Gpu) -> tuple[str, ...]:
 
 def reset_hint(look: Look) -> Signs:
     """The driver's log says that a GPU needs a reset, without saying which: evidence for a gap, not for an act."""
-    hints = [line.text for line in look.news if _HINT.search(line.text)]
+    named = {e.msg for e in of_kind(look.events, "rpc-limited") if e.bdf}
+    hints = [line.text for line in look.news if _HINT.search(line.text) and line.text not in named]
     if hints and look.gpus and not any(isinstance(g.recovery_action, Known) for g in look.gpus):
         yield Gap(f"the driver's log asks for a reset and does not say of which GPU: {hints[-1][:120]}")
 
