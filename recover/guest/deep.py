@@ -116,14 +116,14 @@ def _files(row: "dict[str, Any]", path: str, nodes: Nodes) -> int:
 _MAPPED = Pattern(
     r"^\S+ \S+ \S+ \S+ (\d{1,19}) +(/dev/nvidia\S*|/dev/shm/.*|/dev/hugepages/.*|/anon_hugepage.*|/SYSV\S*)", re.M
 )
-_SIGNS = (b" /dev/nvidia", b" /dev/shm/", b" /dev/hugepages/", b" /anon_hugepage", b" /SYSV")
+_SIGNS = re.compile(rb" /(?:dev/[nsh]|anon_h|SYSV)")  # one search: a fifth of five, of what is read most
 
 
 def _maps(row: "dict[str, Any]", path: str) -> None:
     """A mapping outlives the descriptor that made it."""
     holds, shm, inodes = row.pop("holds", set()), row.pop("shm", set()), set()
     data = _whole(path + "/maps", 64 << 20)
-    text = data.decode("utf-8", "surrogateescape") if any(sign in data for sign in _SIGNS) else ""
+    text = data.decode("utf-8", "surrogateescape") if _SIGNS.search(data) else ""
     for inode, target in _MAPPED.findall(text):
         if target.startswith("/dev/nvidia"):
             holds.add(target[len("/dev/") :].replace(" (deleted)", ""))

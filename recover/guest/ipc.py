@@ -64,7 +64,8 @@ def _lstat(path: str) -> "Optional[os.stat_result]":
 def _local(folder: str) -> bool:
     best = kind = ""
     for line in read_or("/proc/mounts").splitlines():
-        path, system = [word.replace("\\040", " ") for word in line.split(" ")[1:3]]
+        words = [word.replace("\\040", " ") for word in line.split(" ")[1:3]]
+        path, system = words if len(words) == 2 else ("", "")
         if (folder + "/").startswith(path.rstrip("/") + "/") and len(path) >= len(best):
             best, kind = path, system
     return kind in _LOCAL

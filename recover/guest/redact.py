@@ -10,8 +10,9 @@ _JOINED = Pattern(r"((?:^|[\s'\"{,;&?])-{0,2}[\w.-]*" + _WORD + r"['\"]?\s*[=:]\
 _SPACED = Pattern(r"((?:^|\s)--?[\w.-]*" + _WORD + r"\s+)(?!-)(\S+)", re.I)
 _URL = Pattern(r"(\b[a-zA-Z][\w+.-]{0,20}://[^/\s:@]{0,200}:)[^@\s/]{1,500}@")
 _KNOWN = Pattern(r"\b(hf_[A-Za-z0-9]{16,}|sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|AKIA[A-Z0-9]{16})")
-# Most lists hold none of these: one search then does for all of the above.
-_PERHAPS = re.compile(r"key|token|passw|passphrase|secret|bearer|credential|authorization|://|hf_|sk-|gh[pousr]_|AKIA", re.I)
+# Most lists hold none of these, and to find that out by words costs a fifth of a search for a pattern.
+_PERHAPS = ("key", "token", "passw", "passphrase", "secret", "bearer", "credential", "authorization", "://", "hf_", "sk-",
+            "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "akia")  # fmt: skip
 GONE = "***"
 
 
@@ -22,9 +23,17 @@ def redact_text(text: str) -> str:
     return _KNOWN.sub(GONE, text)
 
 
+def perhaps(argv: "list[str]") -> bool:
+    text = "\0".join(argv).casefold()  # as the patterns ignore case: U+017F is an s
+    for word in _PERHAPS:
+        if word in text:
+            return True
+    return False
+
+
 def redact(argv: "list[str]") -> "list[str]":
     """The same list with secret values replaced."""
-    if not _PERHAPS.search("\0".join(argv)):
+    if not perhaps(argv):
         return argv
     clean = []
     hide = False
