@@ -117,10 +117,12 @@ def _api_points(opened: App, target: Target, seen: Seen) -> list[Point]:
         return []
     found = Refusal(api.found.why, api.found.detail) if isinstance(api.found, NoHypervisor) else api.found.node
     token = opened.config.clusters[target.cluster].token_id
-    return [
-        guest_point(target.name, target.vmid, found),
-        *privilege_points(target.name, api.wanted, api.held, token),
-    ]
+    cluster = seen.clusters.get(target.cluster)
+    answers = cluster is None or any(isinstance(url.said, str) for url in cluster.urls)
+    point = guest_point(target.name, target.vmid, found, answers=answers)
+    if isinstance(found, Refusal) and not answers:
+        return [point]
+    return [point, *privilege_points(target.name, api.wanted, api.held, token)]
 
 
 def _guest_points(opened: App, target: Target, seen: Seen) -> list[Point]:

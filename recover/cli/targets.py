@@ -38,7 +38,8 @@ def targets(deadline: float, as_json: bool, quiet: bool) -> int:
     if as_json:
         emit_json(data(found, said))
     else:
-        emit(table(found) if found else "no GPU guest was found")
+        none = "no GPU guest was seen: not every cluster could be asked" if failed else "no GPU guest was found"
+        emit(table(found) if found else none)
         for text in said:
             note(f"gpu-recover: {text}")
     return int(failed)

@@ -238,18 +238,20 @@ def secret_points(about: str, warnings: Sequence[str]) -> tuple[Point, ...]:
     return tuple(Point(about, "secret", Status.WARN, text, "chmod 600, and its owner you or root") for text in warnings)
 
 
-def guest_point(about: str, vmid: int, found: str | Refusal) -> Point:
-    """`found`: the node on which it is."""
+def guest_point(about: str, vmid: int, found: str | Refusal, *, answers: bool = True) -> Point:
+    """`found`: the node on which it is. `answers`: the API is there, so what is wrong is wrong with this guest."""
     if isinstance(found, str):
         return Point(about, "Proxmox guest", Status.OK, f"{vmid} is on {found}")
-    return Point(
-        about,
-        "Proxmox guest",
-        Status.FAIL,
-        f"{vmid}: {found.message}",
-        "correct `vmid` or `cluster`, or give the token VM.Audit on it",
-        "nothing through Proxmox",
-    )
+    if not answers:
+        return Point(about, "Proxmox guest, privilege", Status.SKIP, "waits for the API")
+    fix = _GUEST_FIX.get(found.kind, "correct `vmid` or `cluster`, or give the token VM.Audit on it")
+    return Point(about, "Proxmox guest", Status.FAIL, f"{vmid}: {found.message}", fix, "nothing through Proxmox")
+
+
+_GUEST_FIX = {
+    "unreachable": "is the node on which it is up (`pvecm status`), and not overloaded (`systemctl status pvedaemon`)?",
+    "garbled": "see what the API says: `pvesh get /cluster/resources --type vm` on a node of the cluster",
+}
 
 
 def privilege_points(
@@ -257,12 +259,12 @@ def privilege_points(
 ) -> tuple[Point, ...]:
     """One point for all that is held, and one for each that is not."""
     points, there = [], []
+    unasked: dict[str, list[str]] = {}
     for need in wanted:
         reading = held.get(need.path)
         if not isinstance(reading, Known):
             why = reading.detail if reading is not None else "not asked"
-            says = f"{need.privilege} on {need.path}: could not be asked: {why}"
-            points.append(Point(about, "privilege", Status.SKIP, says))
+            unasked.setdefault(why, []).append(f"{need.privilege} on {need.path}")
         elif missing(need, reading.value):
             status = Status.FAIL if need.must else Status.WARN
             says = f"{need.privilege} on {need.path} is missing ({need.asked})"
@@ -272,6 +274,8 @@ def privilege_points(
             points.append(Point(about, "privilege", status, says, fix, need.costs))
         else:
             there.append(need)
+    points += [Point(about, "privilege", Status.SKIP, f"could not be asked: {why}: {', '.join(names)}")
+               for why, names in unasked.items()]  # fmt: skip
     extra = sorted({name for one in held.values() if isinstance(one, Known) for name in too_much(one.value)})
     if extra:
         points.append(

@@ -154,7 +154,7 @@ def _row(one: GpuGuest) -> list[str]:
     return [
         one.cluster,
         str(one.vmid),
-        one.name + kind,
+        (one.name or UNKNOWN) + kind,
         one.node,
         one.status,
         one.addresses[0] if one.addresses else UNKNOWN,

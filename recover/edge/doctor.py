@@ -18,7 +18,7 @@ from recover.core.doctor import Certificate, Refusal
 from recover.core.doctor_guest import AgentSeen
 from recover.core.privileges import Held, Need, Place, needs, place_of
 from recover.core.read.agent import parse_lines
-from recover.core.read.pve_values import flag, rows_of
+from recover.core.read.pve_values import flag, rows_of, text
 from recover.edge.connections import Connections, secret_of, ssh_settings
 from recover.edge.probe import GuestProbe, ProbeSettings
 from recover.edge.proxmox.client import DEFAULT_PORT, Client, ClusterSettings, bounded
@@ -117,9 +117,8 @@ def _see_url(cluster: Cluster, url: str, secret: Secret | NoSecret, left: float)
     if isinstance(said, ApiError):
         answer: str | Refusal = Refusal(said.kind, said.message)
     else:
-        answer = (
-            clean(said.get("version", "?"), 40) if isinstance(said, Mapping) else Refusal("garbled", "not an object")
-        )
+        version = clean(text(said.get("version")), 40) if isinstance(said, Mapping) else ""
+        answer = version or Refusal("garbled", "it names no version")
     return UrlSeen(url, host, addresses, "", certificate, answer, ahead, took / 2 + 1.0)  # a Date has whole seconds
 
 

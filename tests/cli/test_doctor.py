@@ -293,6 +293,7 @@ def test_targets_where_a_cluster_is_away_or_a_guest_is_gone(cluster: Callable[..
     lab = cluster(OTHER)
     assert "node-174 (174) is configured and not shown" in lab.run("targets").err
     lab.write(lab.server.url, "https://127.0.0.1:1")
+    assert lab.run("targets").out.strip() == "no GPU guest was seen: not every cluster could be asked"
     ran = lab.run("targets", "--json")
     assert ran.code == 1 and "could not be asked" in json.loads(ran.out)["notes"][0]
 

@@ -7,9 +7,11 @@ import pytest
 from recover.core.doctor import (
     DAY_S,
     Certificate,
+    Refusal,
     Status,
     clock_point,
     expiry_point,
+    guest_point,
     ordered,
     playbook_points,
     privilege_points,
@@ -70,9 +72,23 @@ def test_what_the_guest_says_is_judged() -> None:
 def test_a_privilege_that_could_not_be_asked_is_not_called_missing() -> None:
     wanted = needs(Place(174, ("pve1",)), ("power-cycle-vm",))
     held = {"/vms/174": Known({"VM.Audit": True}), "/": Unknown(Why.TIMEOUT, "slow")}
-    by = {(p.status, p.says.split(":")[0].split(" is ")[0]) for p in privilege_points("x", wanted, held, "a@pve!t")}
-    assert (Status.FAIL, "VM.PowerMgmt on /vms/174") in by
-    assert (Status.SKIP, "Sys.Audit on /") in by and (Status.SKIP, "Sys.Audit on /nodes/pve1") in by
+    points = privilege_points("x", wanted, held, "a@pve!t")
+    (lacks,) = [p for p in points if p.status is Status.FAIL]
+    assert lacks.says.startswith("VM.PowerMgmt on /vms/174 is missing")
+    assert [p.says for p in points if p.status is Status.SKIP] == [
+        "could not be asked: not asked: Sys.Audit on /nodes/pve1, VM.Audit on /vms",
+        "could not be asked: slow: Sys.Audit on /",
+    ]
+
+
+@pytest.mark.parametrize(("kind", "answers", "status", "fix"), [
+    ("not-found", True, Status.FAIL, "VM.Audit"), ("unreachable", True, Status.FAIL, "is the node"),
+    ("garbled", True, Status.FAIL, "pvesh"), ("auth", True, Status.FAIL, "VM.Audit"),
+    *[(kind, False, Status.SKIP, "") for kind in ("auth", "tls", "unreachable", "no-secret", "garbled")],
+])  # fmt: skip
+def test_a_guest_is_not_blamed_for_an_api_that_is_not_there(kind: str, answers: bool, status: Status, fix: str) -> None:
+    point = guest_point("x", 174, Refusal(kind, "it said so"), answers=answers)
+    assert point.status is status and fix in point.fix and bool(point.fix) is answers
 
 
 @pytest.mark.parametrize(
