@@ -82,9 +82,21 @@ _CONDITION = re.compile(
 )
 
 
-_HEADS = re.compile(r"""\d{1,3},["']?(?:GPU )?$|(?:[-*•]|\d{1,2}\.) ?(?:\*\*|`|")$|.*\b\d{1,3} = ["'`]?$""")
+_HEADS = re.compile(r"""\d{1,3},["']?(?:GPU )?$|.*\b\d{1,3} = ["'`]?$""")
+_ITEM = re.compile(r"""(?:[-*•]|\d{1,2}\.) ?(\*\*|`|")""")
 
 
 def is_advice(text: str, at: int) -> bool:
     """Whether the message at `at` stands in a sentence that does not say that it happened, or heads one."""
-    return at > 1 and (_CONDITION.search(text, 0, at) is not None or _HEADS.match(text[:at]) is not None)
+    if at <= 1:
+        return False
+    return _CONDITION.search(text, 0, at) is not None or _HEADS.match(text[:at]) is not None or _heads_item(text, at)
+
+
+def _heads_item(text: str, at: int) -> bool:
+    """An item of a list that goes on behind the message; one that is nothing else is what somebody saw."""
+    item = _ITEM.match(text)
+    if item is None or item.end() != at:
+        return False
+    _, mark, rest = text[at:].partition(item[1])
+    return mark == "**" or rest.strip() != ""

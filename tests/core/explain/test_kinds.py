@@ -55,6 +55,10 @@ KERNEL: dict[str, tuple[str, Right]] = {
         "vfio-pci 0000:61:00.0: not ready 2047ms after bus reset; waiting\nvfio-pci 0000:62:00.0: ready 4095ms after bus reset",
         [("reset-waiting", None, 1)],
     ),
+    "an idle helper is no rank": (
+        "Memory cgroup out of memory: Killed process 77 (ray::IDLE) total-vm:9kB, anon-rss:3kB",
+        [("oom-kill", None, 1)],
+    ),
     "lockups of no CPU in particular": (
         "[<time>] watchdog: BUG: soft lockup - CPU#X stuck for Y seconds!\nIf you see BUG: soft lockup, wait.", []
     ),
