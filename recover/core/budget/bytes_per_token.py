@@ -37,6 +37,7 @@ class PerToken:
     windows: bool = False  # sliding-window layers beside full attention
     nextn: int = 0  # built-in draft layers
     refused: str = ""  # the engine takes no size for this model
+    context: int = 0  # the longest request, 0 where the config does not say it
     unpacked: int = 0  # the main row where the attention backend does not pack it: smaller, so that more tokens fit
 
     @property
@@ -82,6 +83,7 @@ def per_token(
         "windows": _windows(fields),
         "nextn": reader.optional("num_nextn_predict_layers"),
         "refused": _refused(fields),
+        "context": reader.optional("max_position_embeddings"),
     }
     if "kv_lora_rank" in fields and fields["kv_lora_rank"] is not None:
         return _latent(reader, layers, width, stage, extra, packed and store.startswith("fp8"))

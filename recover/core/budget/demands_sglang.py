@@ -204,6 +204,8 @@ def _by_ratio(case: Case, flag: str, what: str, ratio: Decimal, why: str) -> Res
         lines.append(auto[1])
         high = auto[0] if high is None else min(high, auto[0])
         low = min(low, auto[0])
+    if not flag and (request := _request(case, meaning.pages, lines)):
+        low, high = max(low, request) if low else low, None if high is None else max(high, request)
     low = taken(low, meaning.pinning)
     if high is not None:
         high = taken(high, meaning.pinning)
@@ -216,6 +218,20 @@ def _by_ratio(case: Case, flag: str, what: str, ratio: Decimal, why: str) -> Res
     )
     check = own_check(meaning.check, high if high is not None else low, case, low) if auto is None else None
     return demand, check
+
+
+def _request(case: Case, pages: Pages, lines: list[str]) -> int:
+    """The retraction pool holds one request of the greatest length, however small its ratio; 0: it is not known."""
+    model = case.model
+    if model is None:
+        return 0
+    longest = option_count(case.launch, "context-length") or model.context
+    if isinstance(case.facts.device_tokens, Known):
+        longest = min(longest, case.facts.device_tokens.value)
+    amount = paged(longest, case.page, pages) * (model.main + model.indexer) if longest else 0
+    if amount:
+        lines.append(f"and at least one request of {longest} tokens: {both(amount)} per rank")
+    return amount
 
 
 def _device(case: Case, pages: Pages, ratio: Decimal, lines: list[str]) -> tuple[int, int | None]:

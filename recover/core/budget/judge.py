@@ -195,9 +195,19 @@ def _notes(case: Case, asked: tuple[Demand, ...]) -> Iterator[str]:
     if case.facts.others:
         number = len(case.facts.others)
         yield f"{number} other servers run or start beside it: what they hold is not available; what they still load is"
+    if launch.has("weight-loader-disable-mmap"):
+        yield "--weight-loader-disable-mmap: while loading, each rank holds a file of the weights in memory of its own"
+    yield from _machine(case)
     if case.facts.gpus and len(case.facts.gpus) < case.counts.on_host:
         yield f"{case.counts.on_host} ranks and {len(case.facts.gpus)} GPUs: not all of them would start"
     yield from launch.assumed
+
+
+def _machine(case: Case) -> Iterator[str]:
+    """What the hypervisor has for the VM, where the guest sees much less of it: the balloon, or hot-plugged memory."""
+    total, vm = case.facts.total, case.facts.vm_memory
+    if isinstance(total, Known) and isinstance(vm, Known) and total.value < vm.value - vm.value // 10:
+        yield f"the VM is configured with {both(vm.value)}, and its guest sees {both(total.value)} of it"
 
 
 def verdict(core: Judged) -> Verdict:

@@ -29,6 +29,7 @@ SIZING = {
         *("hicache-size", "hicache-ratio", "hicache-host-memory-fraction", "hicache-host-memory-mode"),
         *("enable-hierarchical-cache", "tp-size", "pp-size", "dp-size", "attn-dp-size", "nnodes", "cpu-offload-gb"),
         *("enable-dp-attention", "config", "offload-group-size", "enable-lmcache", "enable-hisparse"),
+        *("hicache-storage-backend", "disaggregation-mode", "speculative-algorithm", "attn-cp-size"),
     ),
     "vllm": (
         *("swap-space", "cpu-offload-gb", "kv-offloading-size", "kv-offloading-backend", "kv-transfer-config"),

@@ -168,6 +168,18 @@ def test_decode_servers_have_pools_without_any_flag() -> None:
     assert judge(launch, machine(gpus=EIGHT), KIMI).demands == ()  # MLA has none
     (older,) = parse(argv, version=version("0.5.17"))
     assert judge(older, machine(gpus=EIGHT), LLAMA).demands == ()
+    ran = machine(gpus=EIGHT, device_tokens=Known(100_000))  # one request is more than a fifth of the device pool
+    (long,) = parse(f"{argv} --context-length 32768", version=version("0.5.18"))
+    assert judge(long, ran, LLAMA).demands[0].low == (32768 + 1) * 2 * 128 * 1 * 32 * 2
+    assert judge(launch, ran, LLAMA).demands[0].low == (20_000 + 1) * 2 * 128 * 1 * 32 * 2
+
+
+def test_a_vm_that_does_not_get_its_memory_is_told() -> None:
+    launch = sglang("--tp 8 --hicache-size 48")
+    found = judge(launch, machine(total=Known(449 * GIB), vm_memory=Known(600 * GIB)), KIMI)
+    assert any("configured with 644.2 GB (600.0 GiB), and its guest sees 482.1 GB" in note for note in found.notes)
+    fine = judge(launch, machine(total=Known(449 * GIB), vm_memory=Known(460 * GIB)), KIMI)
+    assert not any("configured with" in note for note in fine.notes)
 
 
 def test_a_launch_that_sizes_nothing_fits() -> None:
