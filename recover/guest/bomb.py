@@ -23,8 +23,13 @@ _TRIES = 20
 
 
 def leaders(rows: "Rows", members: "Iterable[tuple[int, int]]") -> "dict[int, int]":
-    """sid -> start of its leader, of those `members` that are there and lead a session."""
-    return {pid: start for pid, start in members if pid in rows and (rows[pid]["start"], rows[pid]["sid"]) == (start, pid)}
+    """sid -> start of its leader, of the sessions that one of `members` led and one of them still lives in.
+
+    The kernel gives no number away while a session has it: so the leader may be gone, as a main that SIGTERM ended is.
+    """
+    starts = dict(members)
+    there = [pid for pid, start in starts.items() if pid in rows and rows[pid]["start"] == start]
+    return {rows[pid]["sid"]: starts[rows[pid]["sid"]] for pid in there if rows[pid]["sid"] in starts}
 
 
 def groups(rows: "Rows", led: "dict[int, int]", never: "Iterable[int]", spare: "Iterable[int]") -> "list[int]":

@@ -187,7 +187,7 @@ def send(request: "dict[str, Any]") -> "dict[str, Any]":
         rows = table()
         spare = _spared(rows, request)
         led.update(bomb.leaders(rows, known))
-        sessions |= {pid for pid, start in known if pid in rows and rows[pid]["start"] == start}
+        sessions |= {pid for pid, start in known if pid in rows and rows[pid]["start"] == start} | set(led)
         if request.get("descendants"):
             below = descendants(rows, known, spare, sessions)
             fresh = fresh + [one for one in below if one not in known and one not in fresh]

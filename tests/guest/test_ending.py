@@ -80,10 +80,11 @@ def gone_within(leader: int, seconds: float = 90.0) -> bool:
 @pytest.fixture
 def sweep():
     """Whatever a test leaves in a session of its own ends with it."""
-    leaders: list[int] = []
-    yield leaders.append
-    for leader in leaders:
-        with contextlib.suppress(ProcessLookupError):  # nobody has waited for it: the number is its own
+    leaders: dict[int, int] = {}
+    yield lambda leader: leaders.update({leader: start_of(leader)})
+    for leader, began in leaders.items():
+        seen = procs.stat(f"/proc/{leader}")
+        if seen is not None and seen["start"] == began:  # nobody has waited for it: the number is its own
             os.killpg(leader, signal.SIGKILL)
         end = time.monotonic() + 90
         while in_session(leader) and time.monotonic() < end:
@@ -153,6 +154,40 @@ def test_a_bomb_that_goes_on_is_no_success(start, sweep, monkeypatch):
         assert told["detail"].endswith("new ones come as fast as they are ended"), told
 
 
+ORPHANS = """
+import os, sys, time
+told = open(sys.argv[1], 'w')
+def stays():
+    told.write('%d\\n' % os.getpid()); told.flush(); time.sleep(600); os._exit(0)
+if os.fork() == 0: stays()
+if os.fork() == 0:
+    if os.fork() == 0: stays()
+    os._exit(0)
+os.wait()
+while sum(1 for _ in open(sys.argv[1])) < 2: time.sleep(0.01)
+print('ready', flush=True)
+time.sleep(600)
+"""
+
+
+def test_what_was_started_since_the_look_is_known_by_its_session_also_when_the_main_is_gone(start, sweep, tmp_path):
+    """The main ends by SIGTERM before the SIGKILL: what it had started meanwhile is nobody's child by then.
+
+    Seen to fail: with only those sessions whose leader is still there.
+    """
+    child = start(ORPHANS, str(tmp_path / "pids"))
+    sweep(child.pid)
+    pids = [int(line) for line in (tmp_path / "pids").read_text().split()]
+    rank = next(pid for pid in pids if procs.stat(f"/proc/{pid}")["ppid"] == child.pid)
+    (other,) = set(pids) - {rank}
+    members = (member(child.pid), member(rank))
+    os.kill(child.pid, signal.SIGTERM)
+    child.wait(30)
+    done = actuator.perform(Signal("g", members, "KILL"))
+    assert done.ok and any(line.startswith(f"{other}@") for line in done.log), done
+    assert gone_within(child.pid)
+
+
 def test_a_group_with_somebody_in_it_who_is_spared_is_not_ended_as_one(start, sweep, tmp_path):
     child = start(FAMILY, str(tmp_path / "pids"))
     sweep(child.pid)
@@ -163,7 +198,7 @@ def test_a_group_with_somebody_in_it_who_is_spared_is_not_ended_as_one(start, sw
     for never, spare in (((), (other,)), ((kid,), ()), ((below,), ()), ((child.pid,), ()), ((), (child.pid,))):
         assert bomb.end(rows, led, never, spare) == [], (never, spare)
     assert bomb.groups(rows, {child.pid: start_of(child.pid) - 1}, (), ()) == [], "another process leads it by now"
-    assert bomb.groups(rows, {kid: start_of(kid)}, (), ()) == [], "who leads no session owns no group"
+    assert bomb.leaders(rows, [(kid, start_of(kid))]) == {}, "who leads no session owns no group"
     assert len(in_session(child.pid)) == 4
 
 
