@@ -206,7 +206,8 @@ def _gpus() -> None:
             elif key.strip() == "Device Minor":
                 row["minor"] = whole(value.strip(), None)
         rows.append(row)
-    emit("host-gpus", list=rows)
+    files = [at("/dev/" + name)[len(at("")):] for name in listdir(at("/dev")) if name.startswith("nvidia")]
+    emit("host-gpus", list=rows, files=files)
 
 
 def _devices(asked: "list[str]", limit: Limit) -> None:

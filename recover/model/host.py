@@ -116,6 +116,7 @@ class Host:
     reservations: tuple[Reservation, ...] = ()
     qemu: tuple[int, ...] = ()
     gpus: tuple[HostGpu, ...] = ()
+    device_files: tuple[str, ...] | None = None  # /dev/nvidia* as they are; None: not told
     container: tuple[CtProcess, ...] = ()
     hugepages: tuple[HugePages, ...] = ()
     init_start: int = 0  # of the container's init

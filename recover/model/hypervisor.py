@@ -106,6 +106,7 @@ class VmConfig:
     numa_nodes: tuple[NumaNode, ...] = ()
     sockets: int = 1
     plugs_memory: bool = False
+    device_files: tuple[str, ...] = ()  # a container's devN entries: without them it does not start
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ driver, which refuses while anybody has it open; whoever else is on it is named 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from recover.model.act import (
@@ -38,6 +39,7 @@ from recover.steps.power import BOOT, gpus_expected, running
 from recover.steps.startable import startable
 
 _START_S = 120
+_GPU_FILE = re.compile(r"/dev/nvidia[^/]*")
 _MONITORS = frozenset({
     "nvidia-persistenced", "nvidia-dcgm", "dcgm", "dcgm-exporter", "nvidia-dcgm-exporter", "nvidia_gpu_exporter",
 })  # fmt: skip
@@ -50,6 +52,7 @@ def _restart(snapshot: Snapshot, findings: tuple[Finding, ...], params: Params) 
     if not isinstance(hypervisor, Hypervisor):
         return hypervisor
     refusal = startable(hypervisor, apply_pending=params.get("apply_pending") is True)
+    refusal = refusal or _without_files(snapshot, hypervisor)
     if refusal is not None:
         return refusal
     stuck = [p for p in processes(snapshot).values() if p.state == "D" and p.sigkill_pending]
@@ -67,6 +70,22 @@ def _restart(snapshot: Snapshot, findings: tuple[Finding, ...], params: Params) 
     acts.append(Act(AwaitBoot("", gpus_expected(snapshot), number(params, "boot_deadline"), not_init_start=old)))
     name = f"container {hypervisor.vmid} ({hypervisor.name}) on {hypervisor.node}"
     return line(acts, [f"{name} is stopped and started again", "its GPUs are not reset by that: they are its node's"])
+
+
+def _without_files(snapshot: Snapshot, seen: Hypervisor) -> Refuse | None:
+    """pve-container, PVE/LXC.pm: `Device /dev/nvidia0 does not exist` ends a start, as after a reload of the driver.
+
+    Only the node's own shell can tell; inside, the files of a running container outlive the node's.
+    """
+    host = snapshot.host.value if isinstance(snapshot.host, Known) else None
+    if host is None or host.device_files is None or not isinstance(seen.config, Known):
+        return None
+    wanted = [f for f in seen.config.value.device_files if _GPU_FILE.fullmatch(f)]
+    gone = [f for f in wanted if f not in host.device_files]
+    if not gone:
+        return None
+    why = f"{', '.join(gone)} isn't there on {host.node}: the container would not start again"
+    return Refuse("device", why, f"as root on {host.node}: nvidia-smi -L; nvidia-modprobe -u    # they make the files")
 
 
 def _reset(snapshot: Snapshot, findings: tuple[Finding, ...], params: Params) -> Plan:

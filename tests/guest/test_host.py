@@ -67,6 +67,13 @@ def test_a_node_is_told_with_every_python(node: Node, agent: Callable[..., Repor
     assert host.boot_id == BOOT and host.root == (os.geteuid() == 0)
 
 
+def test_the_drivers_device_files_are_told(node: Node, agent: Callable[..., Report]) -> None:
+    for name in ("nvidia0", "nvidiactl", "null"):
+        (node.root / "dev" / name).touch()
+    host = read_host(agent("host_look", vmid=VMID, addresses=[], root=str(node.root)), "pve1")
+    assert host is not None and host.device_files == ("/dev/nvidia0", "/dev/nvidiactl")
+
+
 def test_huge_pages_of_each_numa_node_are_told(node: Node, agent: Callable[..., Report]) -> None:
     node.huge_pages(0, 1 << 20, nr=224, free=4, surplus=220)
     node.huge_pages(1, 1 << 20, nr=230, free=10, surplus=0)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from recover.core.identity import identity
+from recover.core.read.pve_config import vm_config
 from recover.model.act import (
     AwaitBoot,
     AwaitGone,
@@ -67,6 +68,26 @@ def held(index: int = 0) -> Finding:
 
 
 # the restart
+
+
+@pytest.mark.parametrize(("there", "gone"), [
+    (None, ""), (("/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl", "/dev/nvidia-uvm"), ""),
+    (("/dev/nvidia0", "/dev/nvidiactl"), "/dev/nvidia1, /dev/nvidia-uvm"), ((), "/dev/nvidia0, /dev/nvidia1, /dev/nv"),
+])  # fmt: skip
+def test_a_container_whose_device_files_are_gone_is_not_stopped(there: tuple[str, ...] | None, gone: str):
+    """It would not start again. Without the node's shell that can't be told, and its devices answer inside."""
+    raw = {"hostname": "ct", "memory": 1024, "dev0": "/dev/nvidia0,mode=0666", "dev1": "path=/dev/nvidia1",
+           "dev2": "/dev/nvidia-uvm", "dev3": "/dev/fuse"}  # fmt: skip
+    api = hypervisor(config=Known(vm_config(raw, "pve1")))
+    made = plan("restart-container", look(node(device_files=there), api), LOST)
+    assert isinstance(made, Refuse) is bool(gone)
+    if isinstance(made, Refuse):
+        assert (
+            made.guard == "device"
+            and gone in made.why
+            and "/dev/fuse" not in made.why
+            and "nvidia-modprobe" in made.lift
+        )
 
 
 def test_shut_down_stop_start_and_a_new_init():

@@ -19,7 +19,7 @@ def read_host(report: Report, node: str) -> Host | None:
     if hello is None:
         return None
     missing = [name for name in _PARTS if report.one(name) is None]
-    qemu, container = report.one("qemu"), report.one("container")
+    qemu, container, gpus = report.one("qemu"), report.one("container"), report.one("host-gpus")
     return Host(
         node=node,
         hostname=hello.text("hostname", limit=100),
@@ -46,6 +46,7 @@ def read_host(report: Report, node: str) -> Host | None:
             HostGpu(row.text("bus", limit=20), row.text("uuid", limit=60), row.maybe("minor"))
             for row in report.table("host-gpus")
         ),
+        device_files=gpus.texts("files") if gpus is not None and "files" in gpus.raw else None,
         container=tuple(
             CtProcess(row.number("pid"), row.number("start"), row.number("ns_pid"), row.text("comm", limit=30),
                       row.text("state", limit=2))

@@ -266,8 +266,14 @@ def vm_config(
         numa=flag(raw.get("numa")),
         numa_nodes=tuple(_numa(text(value)) for key, value in sorted(raw.items()) if re.fullmatch(r"numa\d+", key)),
         sockets=number(raw.get("sockets"), 1),
+        device_files=_device_files(raw),
         plugs_memory="memory" in re.split(r"[;, ]+", text(raw.get("hotplug"))),
     )
+
+
+def _device_files(raw: Mapping[str, Any]) -> tuple[str, ...]:
+    entries = [properties(text(v), "path") for k, v in sorted(raw.items()) if re.fullmatch(r"dev\d+", k)]
+    return tuple(dict.fromkeys(e["path"] for e in entries if "path" in e))
 
 
 def _numa(raw: str) -> NumaNode:
