@@ -15,7 +15,7 @@ from recover.core.told import News, Owed, Want, all_owed, delivered, done, given
 from recover.edge.fleet import Failed, Late, at_once
 from recover.edge.hooks import run_hook
 from recover.edge.notify import Sent, send
-from recover.edge.store.folder import StateFolder
+from recover.edge.store.folder import StateFolder, safe_name
 from recover.edge.store.journal import JournalDamaged, read_entries
 from recover.edge.store.lock import is_held
 from recover.edge.store.notebook import NotebookFile
@@ -33,6 +33,7 @@ IDLE_S = 5.0  # a check of hundreds of targets asks for each of them whether som
 ROUNDS = 3  # what others wrote down while we sent is told in the same call
 LATELY_S = 1800.0  # a run that began so long before a state is part of its story
 UNSEEN_S = 3600.0  # of a target that nobody has looked at for so long nobody knows whether its state still lasts
+SPARE_S = 10.0  # for what is said and written beside the telling itself
 Post = Callable[[Destination, Message, float], Sent]
 HOOK = ""  # the state-change hook's place in the notebook
 
@@ -44,6 +45,14 @@ class _Letter:
     to: Destination
     states: tuple[Owed, ...]
     notices: tuple[Pending, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """What could not be, a sentence each. `idle`: nothing was owed any more."""
+
+    said: tuple[str, ...] = ()
+    idle: bool = False
 
 
 @dataclass(slots=True)
@@ -88,25 +97,34 @@ class FileHerald:
     # --- delivering
 
     def _deliver(self, *, gather: bool) -> tuple[str, ...]:
+        """Messages and hooks apart: a program that takes its time keeps nobody from being told."""
+        jobs: list[Callable[[float], Delivered]] = [partial(self._messages, gather)]
+        limit = self.tell_s
+        if self.hook is not None:
+            jobs.append(self._hooks)
+            limit = max(limit, self.hook.deadline_s)
+        answers = at_once(jobs, len(jobs), limit + SPARE_S, limit + SPARE_S)
+        done = [a for a in answers if isinstance(a, Delivered)]
+        if all(d.idle for d in done) and len(done) == len(jobs):
+            self._idle_until = time.monotonic() + self.idle_s
+        broken = [f"telling broke off: {_why(a)}" for a in answers if not isinstance(a, Delivered)]
+        return (*(said for d in done for said in d.said), *broken, *self._file.trouble())
+
+    def _messages(self, gather: bool, left: float) -> Delivered:
         said: list[str] = []
-        with self._file.sending() as ours:
+        with self._file.turn("sending") as ours:
             if not ours:
-                return self._file.trouble()  # who sends now finds it in the notebook
-            book = self._file.read()
-            if gather and self.gather_s and self._owed(book, frozenset()):
+                return Delivered()  # who sends now finds it in the notebook
+            if gather and self.gather_s and self._owed(self._file.read(), frozenset()):
                 self.pause(self.gather_s)
-            until, failed = time.monotonic() + self._longest(), set[str]()
+            until, failed = time.monotonic() + self.tell_s, set[str]()
             said += self._forget_old()
             for _ in range(ROUNDS):
                 if time.monotonic() >= until:
                     break
                 if not self._round(until, failed, said):
-                    self._idle_until = time.monotonic() + self.idle_s
-                    break
-        return (*said, *self._file.trouble())
-
-    def _longest(self) -> float:
-        return max(self.tell_s, self.hook.deadline_s if self.hook is not None else 0.0)
+                    return Delivered(tuple(said), idle=True)
+        return Delivered(tuple(said))
 
     def _forget_old(self) -> list[str]:
         lost: list[Pending] = []
@@ -140,34 +158,25 @@ class FileHerald:
         return self.now() - newest < UNSEEN_S
 
     def _round(self, until: float, failed: set[str], said: list[str]) -> bool:
-        """One message to each that is owed something, and the hook once per target; False: nothing was owed."""
-        book = self._file.read()
-        letters = self._owed(book, frozenset(failed))
-        calls = [o for o in all_owed(book, HOOK, Want(), self.now()) if self._hook_key(o) not in failed]
-        calls = calls if self.hook is not None else []
-        if not letters and not calls:
+        """One message to each that is owed something; False: nothing was owed."""
+        letters = self._owed(self._file.read(), frozenset(failed))
+        if not letters:
             return False
         texts = [self._message(letter) for letter in letters]
         left = max(1.0, until - time.monotonic())
-        jobs: list[Callable[[float], Sent | Outcome]] = []
-        jobs += [
+        jobs = [
             partial(self._send, letter.to, text, min(left, self.tell_s))
             for letter, text in zip(letters, texts, strict=True)
         ]
-        jobs += [partial(self._call, owed) for owed in calls]
         answers = at_once(jobs, WIDTH, left + 5.0, left + 5.0)
-        for letter, text, answer in zip(letters, texts, answers, strict=False):
+        for letter, text, answer in zip(letters, texts, answers, strict=True):
             said += self._sent(letter, text, answer, failed)
-        for owed, answer in zip(calls, answers[len(letters) :], strict=True):
-            said += self._called(owed, answer, failed)
         return True
 
-    def _send(self, to: Destination, text: Message, seconds: float, left: float) -> Sent | Outcome:
+    def _send(self, to: Destination, text: Message, seconds: float, left: float) -> Sent:
         return self.post(to, text, seconds)
 
-    def _sent(
-        self, letter: _Letter, text: Message, answer: Sent | Outcome | Failed | Late, failed: set[str]
-    ) -> list[str]:
+    def _sent(self, letter: _Letter, text: Message, answer: Sent | Failed | Late, failed: set[str]) -> list[str]:
         name, why = letter.to.name, _why(answer)
         at = self.now()
 
@@ -184,24 +193,38 @@ class FileHerald:
 
     # --- the state-change hook
 
-    @staticmethod
-    def _hook_key(owed: Owed) -> str:
-        return f"hook {owed.present.target}"
+    def _hooks(self, left: float) -> Delivered:
+        """For each target that is owed it, all at the same time: that of one target waits for no other's."""
+        calls = all_owed(self._file.read(), HOOK, Want(), self.now())
+        jobs = [partial(self._call, owed.present.target) for owed in calls]
+        answers = at_once(jobs, WIDTH, left, left) if jobs else []
+        said: list[str] = []
+        for owed, answer in zip(calls, answers, strict=True):
+            said += answer if isinstance(answer, tuple) else [self._unheard(owed.present.target, _why(answer))]
+        return Delivered(tuple(said), idle=not calls)
 
-    def _call(self, owed: Owed, left: float) -> Sent | Outcome:
+    def _call(self, target: str, left: float) -> tuple[str, ...]:
+        """What the target's hook is owed, one after the other; nothing where somebody else is at it just now."""
         assert self.hook is not None
-        return run_hook(self.hook, change(self.target(owed.present.target), owed.present))
+        with self._file.turn(f"hook-{safe_name(target)}") as ours:
+            for _ in range(ROUNDS if ours else 0):
+                now, book = self.now(), self._file.read()
+                owed = next((o for o in all_owed(book, HOOK, Want(), now) if o.present.target == target), None)
+                if owed is None:
+                    break
+                why = _why(run_hook(self.hook, change(self.target(target), owed.present)))
+                if not why:
+                    self._file.change(partial(delivered, to=HOOK, said=(owed,), now=now))
+                self._file.log(
+                    hook="state-change", target=target, ok=not why, why=why, state=owed.present.judged.status.name
+                )
+                if why:
+                    return (self._unheard(target, why),)
+        return ()
 
-    def _called(self, owed: Owed, answer: Sent | Outcome | Failed | Late, failed: set[str]) -> list[str]:
-        name, why = owed.present.target, _why(answer)
-        at = self.now()
-        if not why:
-            self._file.change(lambda book: delivered(book, HOOK, (owed,), at))
-        self._file.log(hook="state-change", target=name, ok=not why, why=why, state=owed.present.judged.status.name)
-        if not why:
-            return []
-        failed.add(self._hook_key(owed))
-        return [f"hook state-change for {name}: {why}; tried again at the next check"]
+    @staticmethod
+    def _unheard(target: str, why: str) -> str:
+        return f"hook state-change for {target}: {why}; tried again at the next check"
 
     # --- words
 

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -381,7 +382,7 @@ def test_who_comes_second_leaves_it_to_who_sends_already(
     herald: Callable[..., FileHerald], to: Callable[..., Destination], box: Box
 ) -> None:
     one = herald(to("team"))
-    with NotebookFile(one.state.root / "notify").sending() as ours:
+    with NotebookFile(one.state.root / "notify").turn("sending") as ours:
         assert ours and one.tell(change("a", Status.CRITICAL)) == () and box.got == {}
     assert one.tell() == () and len(box.got["team"]) == 1
 
@@ -406,3 +407,37 @@ def test_the_hook_is_run_once_per_change_also_when_it_failed_at_first(
     assert [(t["target"], t["before"]["state"], t["after"]["state"]) for t in told] == [
         ("a", "OK", "CRITICAL"), ("a", "OK", "CRITICAL"), ("a", "CRITICAL", "OK"),
     ]  # fmt: skip
+
+
+def test_a_hook_that_takes_its_time_keeps_no_message_and_no_other_targets_hook_waiting(
+    herald: Callable[..., FileHerald], to: Callable[..., Destination], box: Box, tmp_path: Path
+) -> None:
+    """The hook of target a waits for a file. Seen to fail: b was told, and its hook run, only after that of a."""
+    program = tmp_path / "hook"
+    slow = f"[ $1 != a ] || {{ : > {tmp_path}/waits; while [ ! -e {tmp_path}/go ]; do sleep 0.02; done; }}"
+    program.write_text(f"#!/bin/sh\n{slow}\necho $1 >> {tmp_path}/log\n")
+    program.chmod(0o755)
+    hook, team = Hook(HookEvent.STATE_CHANGE, (str(program), "{target}"), 60.0), to("team")
+    one = herald(team, hook=hook)
+    first = threading.Thread(target=one.tell, args=(change("a", Status.CRITICAL, "dead-group"),))
+    first.start()
+    try:
+        until(lambda: (tmp_path / "waits").exists())
+        for who in (one, herald(team, hook=hook)):  # another thread of the exporter; another process
+            name = "b" if who is one else "c"
+            assert who.tell(change(name, Status.CRITICAL, "gpu-lost")) == ()
+            assert f"CRITICAL {name}: gpu-lost" in box.titles("team")
+        assert (tmp_path / "log").read_text().split() == ["b", "c"] and first.is_alive()
+    finally:
+        (tmp_path / "go").touch()
+        first.join(60)
+    assert herald(team, hook=hook).tell() == ()
+    assert (tmp_path / "log").read_text().split() == ["b", "c", "a"], "each once"
+    assert len(box.titles("team")) == 3
+
+
+def until(what: Callable[[], bool]) -> None:
+    ends = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < ends
+        time.sleep(0.02)

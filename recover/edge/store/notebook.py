@@ -65,9 +65,9 @@ class NotebookFile:
         return self._book
 
     @contextlib.contextmanager
-    def sending(self) -> Iterator[bool]:
-        """Whether it is ours to send now: who holds this tells what the others have written down."""
-        with self._locked("sending", 0.0) as mine:
+    def turn(self, name: str) -> Iterator[bool]:
+        """Whether it is ours to do now: who holds this does what the others have written down."""
+        with self._locked(name, 0.0) as mine:
             yield mine
 
     @contextlib.contextmanager
