@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _QUIET = 4.0  # a child that tells of no further process for so long is stuck on one
 _AT_ONCE = 64
-_READERS, _A_SHARE = 4, 200
+_READERS, _A_SHARE = 4, 400
 _BATCH, _A_BATCH_S = (100 if mmap else 1), 0.25
 _ARGS_CAP = 16384
 _WEIGHTY_KIB = 65536  # a smaller one loads no weights
@@ -201,19 +201,23 @@ class Share:
 
 
 class Early:
-    """Begins to read while the table of processes is not whole yet, where it is long and a processor is free."""
+    """Begins to read while other things are done, where a processor is free: parts of a long table, then what is left."""
 
     def __init__(self) -> None:
         self.shares = []  # type: list[Share]
         self._nodes = None  # type: Optional[Nodes]
+        self._left = {}  # type: dict[int, dict[str, Any]]
 
-    def begin(self, rows: "dict[int, dict[str, Any]]") -> None:
+    def begin(self, rows: "dict[int, dict[str, Any]]", last: bool = False) -> None:
         processors = len(os.sched_getaffinity(0))
-        if processors < 2 or len(self.shares) == min(_READERS, processors):
+        self._left.update(rows)
+        if processors < 2 or (len(self.shares) >= min(_READERS, processors) and not last):
             return
         self._nodes = self._nodes or Nodes([{"drm": drm_of_gpus()}])
+        rows, self._left = self._left, {}
         pids = [pid for pid, row in rows.items() if not row["kernel"] and not row.get("ours") and not _stuck(row)]
-        self.shares.append(Share(pids, rows, self._nodes))
+        for some in _shares(pids) if last else [pids]:
+            self.shares.append(Share(some, rows, self._nodes))
 
 
 def _stuck(row: "dict[str, Any]") -> bool:

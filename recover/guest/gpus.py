@@ -99,6 +99,15 @@ def _skipped(request: "dict[str, Any]") -> "set[str]":
     return skip | {word.upper() for word in list(skip)}
 
 
+def prepare() -> None:
+    """Compile what is needed later, while children read: it loads no library and asks no driver."""
+    if os.path.exists(at("/proc/driver/nvidia/version")):
+        try:
+            import pynvml  # noqa: F401
+        except ImportError:
+            pass
+
+
 def _library() -> bool:
     """Whether the library can be loaded. A driver in a container's root is found by path; its name then is known."""
     try:

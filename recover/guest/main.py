@@ -73,6 +73,7 @@ def look(request: "dict[str, Any]") -> None:
     pci = guarded("pci", system.pci_gpus) or []
     guarded("leftovers", system.leftovers)
     guarded("fuse", leftovers.stuck_fuse)
+    guarded("gpus", gpus.prepare)
     found = guarded("process-files", deep.scan, rows, deep.Nodes(pci), limit.within(_DEEP_S), early.shares) or {}
     cgroups = {rows[pid]["cgroup"] for pid in deep.holders(found) if pid in rows}
     folders = guarded("services", services.look, request.get("services") or (), sorted(cgroups), rows, limit)

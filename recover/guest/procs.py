@@ -227,8 +227,9 @@ def _told(row: "dict[str, Any]") -> "dict[str, Any]":
     return told
 
 
-def table(ready: "Optional[Callable[[dict[int, dict[str, Any]]], None]]" = None) -> "dict[int, dict[str, Any]]":
-    """All processes, told in batches. `ready` gets the rows of each large part as soon as they are read and told."""
+def table(ready: "Optional[Callable[[dict[int, dict[str, Any]], bool], None]]" = None) -> "dict[int, dict[str, Any]]":
+    """All processes, told in batches. `ready` gets the rows of each large part as soon as they are read and told, then
+    those of the rest, with True."""
     rows, part = {}, {}  # type: dict[int, dict[str, Any]], dict[int, dict[str, Any]]
     mine = ours({})
     told = []
@@ -243,7 +244,9 @@ def table(ready: "Optional[Callable[[dict[int, dict[str, Any]]], None]]" = None)
             emit("procs", list=told)
             told = []
             if len(part) >= _PART and ready is not None:
-                ready(part)
+                ready(part, False)
                 part = {}
     emit("procs", list=told, last=True)
+    if ready is not None:
+        ready(part, True)
     return rows

@@ -13,7 +13,7 @@ import sys
 import time
 import zlib
 
-from recover.guest import child, wire
+from recover.guest import child, gpus, wire
 from recover.guest.pack import MARK, Packer, kind_of
 
 TYPE_CHECKING = False
@@ -56,11 +56,7 @@ def _learn(sources: "Any") -> None:
 def _warm(request: "dict[str, Any]") -> None:
     """Compile here what each child would compile anew; importing it asks no driver."""
     wire.ROOT = str(request.get("root") or "")
-    if os.path.exists(wire.at("/proc/driver/nvidia/version")):
-        try:
-            import pynvml  # noqa: F401
-        except ImportError:
-            pass
+    gpus.prepare()
 
 
 def _answer(

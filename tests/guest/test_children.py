@@ -68,6 +68,21 @@ def test_what_was_begun_early_is_told_once_and_a_process_that_blocks_is_named(mo
     assert sorted(told) == sorted(found)
 
 
+@pytest.mark.parametrize("processors", [1, 2, 8])
+def test_parts_that_had_to_wait_are_begun_with_the_last_one(processors, monkeypatch, capfd):
+    """Planted: what waited for a free reader is forgotten, or read twice."""
+    monkeypatch.setattr(deep, "inspect", stuck_on())
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(processors)))
+    rows, early = {n: row() for n in range(1, 41)}, deep.Early()
+    rows[7]["state"], rows[8]["kernel"] = "D", True
+    for part in range(1, 41, 5):
+        early.begin({n: rows[n] for n in range(part, part + 5)}, part == 36)
+    begun = sorted(pid for share in early.shares for pid in share.pids)
+    assert begun == ([n for n in range(1, 41) if n not in (7, 8)] if processors > 1 else [])
+    assert sorted(deep.scan(rows, deep.Nodes([]), Limit(60.0), early.shares)) == [n for n in rows if n != 8]
+    lines(capfd)
+
+
 def test_a_table_that_broke_off_leaves_no_child(capfd):
     early = deep.Early()
     early.begin({os.getpid(): {"state": "S", "kernel": False, "start": 1}})
