@@ -198,30 +198,27 @@ class Attendant:
             return ledger, Objection(BREAKER if open_breaker(ledger) is not None else LIMIT, why)
         return granted(ledger, target, self.controllers.me(), now)
 
-    def _come_up(self, permit: Permit) -> Objection | None:
-        why = self._still(permit)
-        if not why:
-            return None
-        ledger = self.ledger.read()
-        lost, opened = isinstance(ledger, Lost), isinstance(ledger, Ledger) and open_breaker(ledger) is not None
-        return Objection("ledger" if lost else BREAKER if opened else "maintenance", why)
-
     def _withdraw(self, permit: Permit) -> None:
         """Should it fail, the permit stays, and once this process is gone it opens the breaker."""
         self.ledger.change(lambda ledger: (withdrawn(ledger, permit), None))
 
     def _still(self, permit: Permit) -> str:
-        """Asked before every try: what holds at the beginning of a run may not hold half an hour later."""
+        """Asked before every try: why not any more, in words."""
+        against = self._come_up(permit)
+        return against.why if against is not None else ""
+
+    def _come_up(self, permit: Permit) -> Objection | None:
+        """What holds at the beginning of a run may not hold half an hour later, nor when its permit was just given."""
         ledger = self.ledger.read()
         if isinstance(ledger, Lost):
-            return ledger.why
+            return Objection("ledger", ledger.why)
         breaker = open_breaker(ledger)
         if breaker is not None:
-            return f"the breaker was opened meanwhile: {breaker.target}: {breaker.why}"
+            return Objection(BREAKER, f"the breaker was opened meanwhile: {breaker.target}: {breaker.why}")
         if not any(same(p, permit) for p in ledger.permits):
-            return "its permit is not in the ledger any more"
+            return Objection("ledger", "its permit is not in the ledger any more")
         window = first(self.rules.windows, permit.target, self.clock.now())
-        return (window.why or "a maintenance window has begun") if window is not None else ""
+        return Objection("maintenance", window.why or "a maintenance window has begun") if window is not None else None
 
     def _release(self, permit: Permit, ended: RunEnd) -> tuple[str, tuple[str, ...]]:
         """The end on disk. Where that fails the permit stays, and once this process is gone it opens the breaker."""
