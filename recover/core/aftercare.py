@@ -93,11 +93,11 @@ def _service(playbook: Playbook, history: History, now: float) -> str | Wait | P
     failed = history.due(Due.AT_RECOVERY)
     if failed:
         return f"{failed[0].duty.key} could not be started: {failed[0].last or 'not reachable'}"
-    started = [s for s in history.started if s[2].ok]
+    started = [(key, at) for key, at, outcome in history.started if outcome.ok] + _back(history)
     if not started or history.last is None:
         return None
-    since = max(at for _, at, _ in started)
-    groups = of_services(history.last.vitals, dict.fromkeys(key for key, _, _ in started))
+    since = max(at for _, at in started)
+    groups = of_services(history.last.vitals, dict.fromkeys(key for key, _ in started))
     waiting = [key for key, found in groups.items() if not any(health == HEALTHY for _, health, _ in found)]
     if not waiting:
         well = [one for found in groups.values() for one, health, _ in found if health == HEALTHY]
@@ -112,6 +112,12 @@ def _service(playbook: Playbook, history: History, now: float) -> str | Wait | P
     if now - since > playbook.after.healthy_within_s:
         return f"{waiting[0]}: not proved healthy within {playbook.after.healthy_within_s:.0f} s"
     return Wait(playbook.limits.confirm_every_s, "waiting for the server to be healthy")
+
+
+def _back(history: History) -> list[tuple[str, float]]:
+    """What a boot started again loads while the climb goes on: it has its time from the end of the last try."""
+    tried = max((a.ended_at or 0.0 for a in history.attempts), default=0.0)
+    return [(key, max(at, tried)) for key, at in history.back]
 
 
 def _proved(history: History, well: list[Serving], now: float) -> str | Wait | Prove:

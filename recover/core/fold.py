@@ -81,6 +81,7 @@ def _opened(history: History, entry: record.Opened) -> History:
     """
     if history.closed is not None:
         history = replace(history, attempts=(), ended=frozenset(), own_acts=(), started=(), evidence="", first=None)
+        history = replace(history, back=())
         history = replace(history, host_booted_at=None, reboot=None)
     if any(resets(a.action) for a in history.acting):
         history = replace(history, duties=after_reset(history.duties, CUT, _boot(history)))
@@ -127,12 +128,19 @@ def _saw(history: History, entry: record.Saw) -> History:
         duties=freed_by_boot(tuple(d for d in history.duties if d.duty.key not in settled), mark),
         voided=history.voided
         + tuple((k, w) for k, w in settled.items() if any(d.duty.key == k for d in history.duties)),
+        back=history.back + _back(history, entry),
         unsure_since=unsure,
         derived_deadline_s=_derived(history, entry),
         worst_case_s=max(history.worst_case_s, _worst_case(entry)),
         own_acts=history.own_acts if mark is None else _closed_spans(history.own_acts, mark),
         reboot=history.reboot if mark is None or _same_boot(history.reboot, mark) else None,
     )
+
+
+def _back(history: History, saw: record.Saw) -> tuple[tuple[str, float], ...]:
+    """Services of a run that tried something: whoever started them, it is still to be seen that they are well."""
+    ours = {d.duty.key for d in history.duties if d.duty.due is Due.AT_RECOVERY} if history.tried_since_open else set()
+    return tuple((key, saw.at) for key, _ in saw.settled if key in ours)
 
 
 def _derived(history: History, saw: record.Saw) -> float:

@@ -64,6 +64,7 @@ class History:
     evidence: str = ""
     closed: Closed | None = None
     started: tuple[tuple[str, float, Outcome], ...] = ()  # paid AT_RECOVERY duties: (key, at, outcome)
+    back: tuple[tuple[str, float], ...] = ()  # services that we stopped and a boot or somebody started: (key, seen at)
     asked: tuple[tuple[float, Outcome], ...] = ()  # when a real request went to what was started again
     tried_since_open: bool = False
     host_booted_at: int | None = None  # of the Proxmox node, as first seen in this climb

@@ -399,6 +399,32 @@ def test_another_servers_health_is_not_that_of_what_was_started() -> None:
     assert care(*begun, saw(95.0, vitals=both)) == Prove(AskServer((URL,), who=(WHO,))), "only ours is asked"
 
 
+TRIED = (
+    Began(40.0, 0, "power-cycle-vm", 1, Scope.VM),
+    *STOP_SERVICE,
+    Ended(61.0, 0, "power-cycle-vm", 1, Outcome(True)),
+)
+BACK = {"settled": ((SERVICE, "sglang.service is active again"),)}
+
+
+def test_what_a_boot_started_again_is_awaited_as_well() -> None:
+    """Seen to fail: with its duty void it was nobody's, and a server that never came was not missed."""
+    begun = (*TRIED, saw(90.0, vitals=vitals("starting"), **BACK))
+    assert isinstance(care(*begun, saw(95.0, vitals=vitals("starting"))), Wait)
+    assert care(*begun, saw(95.0, vitals=vitals("healthy"))) == Finish("healthy", ())
+    late = care(*begun, saw(95.0, vitals=vitals("live")), now=2000.0)
+    assert isinstance(late, Finish) and "not proved healthy" in str(late.service)
+    assert care(*begun, saw(95.0, vitals=vitals("live")), restart_services=False) == Finish(None, ())
+    exhausted = care(*begun, saw(95.0, vitals=vitals("live")), end=End(EndKind.EXHAUSTED, ""))
+    assert exhausted == Finish(None, ())
+
+
+def test_a_run_that_did_nothing_does_not_wait_for_what_somebody_started_long_ago() -> None:
+    closing = Closed(99.0, RECOVERED, None, (SERVICE,))
+    again = (*TRIED, closing, opened(at=500.0), saw(510.0, vitals=vitals("live"), **BACK))
+    assert care(*again, end=End(EndKind.HEALTHY, ""), now=511.0) == Finish(None, ())
+
+
 def test_each_service_that_was_started_must_be_well() -> None:
     second = "service:docker/box"
     stop = (Acting(61.0, 2, StopService("docker", "box")), Acted(62.0, 2, Outcome(True)))
