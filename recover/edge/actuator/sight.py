@@ -137,7 +137,10 @@ class Sight:
         words = [t for t in found if t.type in ("hastop", "hastart")] if not isinstance(found, ApiError) else []
         if not words or words[0].type != "hastop":
             return None
-        return float(max(0, self._client.server_time - words[0].starttime))
+        said = self._client.get(path("nodes", vm.node, "time"), deadline=self._ask_s())
+        # The answer's own date is that of the node we talk to, whose clock may be another.
+        now = number(said.get("time")) if isinstance(said, Mapping) else 0
+        return float(max(0, (now or self._client.server_time) - words[0].starttime))
 
     def host_free_mib(self, node: str) -> Reading[int]:
         said = self._client.get(path("nodes", node, "status"), deadline=self._ask_s())

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from recover.edge.actuator.sight import Sight
 from recover.edge.proxmox.client import Client
 from recover.model.act import StartVm, StopVm
 from tests.edge.actuator.vm_bench import DOWN, HA, REF, SHUTDOWN, START, STOP, Bench, bench
@@ -104,3 +105,18 @@ def test_a_running_guest_that_ha_was_just_told_to_stop_is_not_taken_for_started(
 def test_a_wish_of_long_ago_is_no_reason_to_wait(lab):
     server = lab(HA, tasks=[{"type": "hastop", "vmid": 174, "status": "OK", "age_s": 3600}])
     assert server.act(START).changed is False and not server.sent()
+
+
+def test_how_long_ago_ha_was_told_goes_by_the_clock_of_the_guests_node(lab):
+    """Caught, planted: the date of whatever node answers. By it the wish looks old, and a VM about to stop looks up."""
+
+    class Elsewhere(Client):
+        def _note_time(self, response: Any, *args: Any, **kwargs: Any) -> None:
+            super()._note_time(response)
+            self.server_time += 3600
+
+    told = {"type": "hastop", "vmid": 174, "user": "gpu-recover@pve!oncall", "age_s": 5, "status": "OK"}
+    sight = Sight(lab(HA, tasks=[told]).client(Elsewhere))
+    vm = sight.see(174)
+    age = sight.ha_stop_age_s(vm)
+    assert age is not None and 4 <= age < 120

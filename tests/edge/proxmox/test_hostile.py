@@ -15,6 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recover.core.guards import others
+from recover.core.guards.case import Case, Context
 from recover.edge.proxmox import client as client_module
 from recover.edge.proxmox.client import MOST_BYTES
 from recover.edge.proxmox.errors import ApiError, Kind
@@ -22,6 +24,8 @@ from recover.edge.proxmox.reads import look
 from recover.edge.proxmox.tasks import LOG_LIMIT, NotStarted, Started, Tasks, Unresolved
 from recover.model.hypervisor import GuestKind, Hypervisor
 from recover.model.reading import Known
+from recover.steps.table import ALL_STEPS
+from tests.core import builders as b
 from tests.edge.proxmox.conftest import VM, Lab
 
 
@@ -179,6 +183,21 @@ def test_a_guest_on_a_node_that_is_offline_and_its_namesake(lab: Callable[..., L
     assert isinstance(found, Hypervisor) and found.node == "pve1" and isinstance(found.neighbours, Known)
     away = look(server.client(timeout=1.0), "lab", 200, 3.0)
     assert not isinstance(away, Hypervisor) and away.why == "unreachable"
+
+
+@pytest.mark.parametrize("ahead", [0, -7200, 7200])
+@pytest.mark.parametrize(("age", "guard"), [(300, "foreign-task"), (3600, "")])
+def test_what_somebody_did_is_as_old_as_the_clock_of_that_node_says(
+    lab: Callable[..., Lab], ahead: int, age: int, guard: str
+) -> None:
+    """A node's clock may be hours off: its tasks' times are by its own. Caught, planted: the answer's Date."""
+    told = {"type": "qmstop", "vmid": 174, "user": "kim@pam", "age_s": age, "status": "OK"}
+    server = lab(nodes=[{"name": "pve1", "ahead_s": ahead}], tasks=[told])
+    found = look(server.client(), "lab", 174)
+    assert isinstance(found, Hypervisor)
+    snapshot = b.healthy_snapshot(hypervisor=found)
+    refused = others.tasks(Case(snapshot, ALL_STEPS["power-cycle-vm"], Context(), evict=False))
+    assert (refused.guard if refused is not None else "") == guard, refused
 
 
 @pytest.mark.parametrize("rows", ["null", "[null]", '[{"upid":null}]', '[{"upid":"UPID:x"}]', "{}", '"x"'])

@@ -29,7 +29,7 @@ CONFIGURATION (a dict, or a .json / .toml file; every key is optional unless mar
                   What the hook starts lives on; at the server's end a hook still running gets SIGTERM (only itself).
                   In-process an object with those four methods is passed instead (`hooks.PowerHooks`)
 ``nodes``         [{"name": "pve1", "online": true, "memory_mib": 2457600, "used_mib": 24576, "uptime_s": 8640000,
-                   "pci": [DEVICE, ...]}]
+                   "ahead_s": 0 (its clock before ours: its tasks have that clock's times), "pci": [DEVICE, ...]}]
                   used_mib is what the host itself uses; the RAM of running VMs (and of zombies) comes on top
 ``vms``           [VM, ...] below
 ``cts``           [CT, ...] below

@@ -113,6 +113,7 @@ class FakePveGpu(Permits, Power, Reads, Containers, Tasks, FakePve):  # type: ig
             "memory_mib": int(data.get("memory_mib", 2457600)),
             "used_mib": int(data.get("used_mib", 24576)),
             "uptime_s": int(data.get("uptime_s", 8640000)),
+            "ahead_s": int(data.get("ahead_s", 0)),
         }
         self.devices[name] = {device["bdf"]: PciDevice.parse(device) for device in data.get("pci", ())}
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 from fakepve.model import PveError
@@ -42,6 +43,7 @@ class Reads:
             ("GET", "/cluster/mapping/pci", self._mapping_list),
             ("GET", "/cluster/mapping/pci/{id}", self._mapping_one),
             ("GET", "/nodes/{node}/status", self._node_status),
+            ("GET", "/nodes/{node}/time", self._node_time),
             ("GET", "/cluster/ha/resources", self._ha_list),
             ("GET", "/cluster/ha/resources/{sid}", self._ha_one),
             ("PUT", "/cluster/ha/resources/{sid}", self._ha_put),
@@ -108,6 +110,10 @@ class Reads:
             },
             node=values["node"],
         )
+
+    async def _node_time(self, values: dict[str, Any], _user: str) -> dict[str, Any]:
+        now = int(time.time()) + self.node_memory[values["node"]]["ahead_s"]
+        return {"time": now, "localtime": now, "timezone": "UTC"}
 
     def _with_memory(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for row in rows:

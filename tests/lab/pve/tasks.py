@@ -104,7 +104,8 @@ class Tasks:
         node = data.get("node") or sorted(self.nodes)[0]  # type: ignore[attr-defined]
         user = data.get("user", "root@pam")
         upid, pid, _ = self._upid(node, kind, vmid, user)  # type: ignore[attr-defined]
-        start = int(time.time() - float(data.get("age_s", 0)))
+        ahead = self.node_memory[node]["ahead_s"]  # type: ignore[attr-defined]
+        start = int(time.time() + ahead - float(data.get("age_s", 0)))
         parts = upid.split(":")
         parts[4] = f"{start:08X}"
         upid = ":".join(parts)
