@@ -61,7 +61,11 @@ def _job(url: str, members: "list[tuple[int, int]]", known: bool, limit: Limit) 
                 return
             pid, start, address = found
             if health._elsewhere(pid):
-                health._enter(health.Question(url, pid, start))
+                try:
+                    health._enter(health.Question(url, pid, start))
+                except OSError as error:
+                    say([False, "the network of pid %d can't be entered: %s" % (pid, error)])
+                    return
                 asked = health._reach(address)
         say(list(_ask(scheme, asked, port, limit)))
 

@@ -170,6 +170,15 @@ def test_a_server_in_a_network_of_its_own_is_asked_there_whoever_has_its_port_he
     assert len(got) == 1 and os.readlink("/proc/self/ns/net") != os.readlink(f"/proc/{child.pid}/ns/net")
 
 
+def test_a_network_that_cannot_be_entered_is_said(server, monkeypatch):
+    """As for somebody who is not root."""
+    url, got = server({"/v1/completions": TOKEN})
+    monkeypatch.setattr(ask.health, "_elsewhere", lambda pid: True)
+    monkeypatch.setattr(ask.health, "start_of", lambda pid: 1)
+    done = asked_of(url, member(os.getpid()))
+    assert not done["ok"] and "can't be entered" in done["detail"] and got == []
+
+
 def test_what_hangs_while_it_is_looked_up_costs_the_deadline(monkeypatch, server):
     url, _ = server({"/v1/completions": TOKEN})
     monkeypatch.setattr(ask, "_listener", lambda *_: time.sleep(60))
