@@ -40,6 +40,18 @@ def rest(facts: Facts, others: Sequence[tuple[Launch, Verdict]]) -> Rest:
     return Rest(replace(facts, available=left, cgroup_room=room, shm=shm), taken, unsure)
 
 
+def neighbours(launches: Sequence[Launch], at: int) -> list[int]:
+    """Which others run while this one does: those that stay, and that are no other arm of the same alternative."""
+    arms = dict(launches[at].arms)
+    found = []
+    for i, other in enumerate(launches):
+        earlier = launches[min(i, at)]
+        apart = any(arms.get(block, arm) != arm for block, arm in other.arms)
+        if i != at and earlier.stays and not apart:
+            found.append(i)
+    return found
+
+
 def _shares(launch: Launch) -> bool:
     return launch.shm_size is None
 
@@ -66,7 +78,11 @@ def together(
     alone = [(launch, judged(launch, facts)) for launch in launches]
     found = []
     for at, launch in enumerate(launches):
-        left = rest(facts, [other for i, other in enumerate(alone) if i != at])
+        others = [alone[i] for i in neighbours(launches, at)]
+        if not others:
+            found.append(alone[at][1])
+            continue
+        left = rest(facts, others)
         verdict = doubted(judged(launch, left.facts), left)
         found.append(replace(verdict, notes=(*verdict.notes, note(left))))
     return tuple(found)

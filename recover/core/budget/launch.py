@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from recover.core.budget import compose, manifest, repeats, settings, systemd
 from recover.core.budget.commands import HEARD, SHELLS, Found, base, script_file, shell_text, takes_stdin
 from recover.core.budget.containers import find, image_version
+from recover.core.budget.kinds import kind
 from recover.core.budget.model import Launch, Problem, Unresolved
 from recover.core.budget.options import Word, read_options
 from recover.core.budget.shell import Command, Lexer
@@ -94,7 +95,7 @@ class _Reader:
     def document(self, text: str, env: Mapping[str, str], depth: int = 0) -> list[Launch]:
         """A text of whatever kind."""
         text = plain(text)
-        match _kind(text):
+        match kind(text):
             case "unit":
                 return self._unit(text)
             case "compose":
@@ -281,26 +282,17 @@ class _Reader:
         for service in compose.read(text, self.files, env):
             origin = Origin("compose", f"service {service.name}", assumed=tuple(service.assumed))
             if (state := service.found()) is not None:
-                found += [replace(launch, copies=service.copies) for launch in self._found(state, origin, 1)]
+                found += [
+                    replace(launch, copies=service.copies, stays=True) for launch in self._found(state, origin, 1)
+                ]
         return found
 
     def _manifest(self, text: str) -> list[Launch]:
         found: list[Launch] = []
         for pod in manifest.read(text):
             origin = Origin("kubernetes", pod.where, assumed=tuple(pod.assumed))
-            found += self._found(pod.found, origin, 1)
+            found += [replace(launch, stays=True) for launch in self._found(pod.found, origin, 1)]
         return found
-
-
-def _kind(text: str) -> str:
-    """What a text is, by its first line that says anything: a script may hold the text of all of these."""
-    lines = (line.strip() for line in text.splitlines())
-    first = next((line for line in lines if line and line[0] not in "#;"), "")
-    if re.match(r"\[\w+\]|[A-Z]\w*\s*=", first) and systemd.is_unit(text):
-        return "unit"
-    if first == "---" or re.match(r"""["']?[\w.-]+["']?\s*:(?:\s|$)""", first):
-        return "compose" if compose.is_compose(text) else "manifest" if manifest.is_manifest(text) else ""
-    return ""
 
 
 def _assignments(words: list[Word]) -> dict[str, str]:

@@ -47,8 +47,15 @@ def read(text: str) -> list[Pod]:
         for spec, container in _containers(document, 0):
             pod = _pod(f"{kind} {clean(_name(document), 60)}", spec, container, maps)
             if pod is not None:
+                pod.assumed += _replicas(document)
                 found.append(pod)
     return found
+
+
+def _replicas(document: Mapping[Any, Any]) -> list[str]:
+    spec = document.get("spec")
+    number = spec.get("replicas") if isinstance(spec, dict) else None
+    return [f"of {number} replicas one is judged"] if isinstance(number, int) and number > 1 else []
 
 
 def _name(document: Mapping[Any, Any]) -> str:

@@ -78,6 +78,8 @@ class Launch:
     membind: str = ""  # numactl --membind
     files: tuple[str, ...] = ()
     copies: int = 1  # servers of this kind that are started: a loop, replicas of a service
+    stays: bool = False  # it goes on while what follows it in its text is started
+    arms: tuple[tuple[int, int], ...] = ()  # alternatives of a script that it stands in: which, and which arm of it
 
     def option(self, name: str) -> Option | None:
         """The setting that counts: the last one of the command line, else the file's."""

@@ -77,7 +77,10 @@ def preflight(
     alone = [(launch, one(launch, own, sought=False).verdict) for launch, own in asked]
     results = []
     for at, (launch, own) in enumerate(asked):
-        others = [other for i, other in enumerate(alone) if i != at]
+        others = [alone[i] for i in beside.neighbours(launches, at)]
+        if not others:
+            results.append(one(launch, own))
+            continue
         rest = beside.rest(replace(own.facts, others=(*own.facts.others, *(o for o, _ in others))), others)
         result = one(launch, replace(own, facts=rest.facts))
         verdict = beside.doubted(result.verdict, rest)

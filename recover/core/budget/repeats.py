@@ -28,12 +28,23 @@ def marked(launches: list[Launch], commands: Sequence[Command], at: int) -> list
     more = [*_cut_off(commands, at)]
     if why:
         more.append(Unresolved(f"line {command.line}", why, matters=True))
-    if number == 1 and not more:
-        return launches
+    stays = command.background or detached(command.words) or _called_apart(command, commands)
     return [
-        replace(one, copies=one.copies * number, unresolved=(*one.unresolved, *more), text="" if more else one.text)
+        replace(
+            one,
+            copies=one.copies * number,
+            unresolved=(*one.unresolved, *more),
+            text="" if more or number > 1 else one.text,
+            stays=one.stays or stays,
+            arms=(*command.arms, *one.arms),
+        )
         for one in launches
     ]
+
+
+def _called_apart(command: Command, commands: Sequence[Command]) -> bool:
+    names = {block.function for block in command.blocks if block.function}
+    return any(c.background for c in commands if c.words[0].text in names)
 
 
 def _copies(command: Command, commands: Sequence[Command]) -> tuple[int, str]:

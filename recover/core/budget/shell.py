@@ -49,6 +49,7 @@ class Command:
     assumed: list[str] = field(default_factory=list)
     io: Io = field(default_factory=Io)
     blocks: tuple[Block, ...] = ()
+    arms: tuple[tuple[int, int], ...] = ()  # alternatives that it stands in: which block, and which of its arms
     background: bool = False
 
 
@@ -120,6 +121,8 @@ class Lexer(Words):
                 command.background = True
         if separator not in {"|", "|&"}:
             self._pipeline = len(self.commands)
+        if separator == ";;":
+            self.scope.turn("case")
         if separator == "(":
             self.scope.open("(", len(self.commands))
         elif separator == ")":
@@ -136,7 +139,8 @@ class Lexer(Words):
         env = [*self.scope.environment(), *self._env]
         assumed = list(dict.fromkeys(self.scope.assumed))
         blocks = tuple(self.scope.blocks)
-        self.commands.append(Command(self._words, env, self._line, assumed, self._io, blocks))
+        arms = tuple((id(block), block.arm) for block in blocks if block.kind in {"if", "case"})
+        self.commands.append(Command(self._words, env, self._line, assumed, self._io, blocks, arms))
         if closed is not None and closed.kind == "{":
             self._pipeline = closed.begins
 
@@ -153,6 +157,11 @@ class Lexer(Words):
         if first in {"read", "unset", "mapfile", "readarray", "getopts"}:
             for name in rest:
                 self.scope.unset(name, f"{first} sets it")
+        elif first == "set" and rest:
+            if re.fullmatch(r"-[a-z]*a[a-z]*", rest[0]) or rest[:2] == ["-o", "allexport"]:
+                self.scope.exports_all = True
+            elif re.fullmatch(r"\+[a-z]*a[a-z]*", rest[0]) or rest[:2] == ["+o", "allexport"]:
+                self.scope.exports_all = False
         elif first == "for" and rest:
             self.scope.unset(rest[0], "a loop sets it")
             over = self._words[3:] if rest[1:2] == ["in"] else None
@@ -223,6 +232,8 @@ class Lexer(Words):
         if self._words and self._words[0].text in _DECLARING:
             self._declare(piece, exports=self._words[0].text == "export")
         if not self._words and piece.fields[0] in _LEADING:
+            if piece.fields[0] in {"else", "elif"}:
+                self.scope.turn("if")
             return
         self._add(piece, start)
 

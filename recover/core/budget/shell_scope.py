@@ -17,13 +17,15 @@ _BRACES = re.compile(r"\{(-?\d{1,6})\.\.(-?\d{1,6})\}")
 class Block:
     """A branch, loop, function or subshell around the place that is read. `times`: how often a loop runs, if known.
 
-    `begins`: how many commands had been read before it. `function`: its name, of a function's body.
+    `begins`: how many commands had been read before it. `function`: its name, of a function's body. `arm`: which of
+    its alternatives is read, of which only one runs.
     """
 
     kind: str
     begins: int
     times: int | None = None
     function: str = ""
+    arm: int = 0
 
     @property
     def loop(self) -> bool:
@@ -40,6 +42,13 @@ class Scope:
         self.assumed: list[str] = []
         self.blocks: list[Block] = []
         self.args = args
+        self.exports_all = False  # set -a
+
+    def turn(self, kind: str) -> None:
+        """The next alternative of the innermost `if` or `case`."""
+        found = next((block for block in reversed(self.blocks) if block.kind == kind), None)
+        if found is not None:
+            found.arm += 1
 
     def open(self, kind: str, begins: int, function: str = "") -> None:
         self.blocks.append(Block(kind, begins, function=function))
@@ -64,6 +73,8 @@ class Scope:
         else:
             self.branched.pop(name, None)
         self.values[name] = value
+        if self.exports_all:
+            self.export(name)
 
     def add(self, name: str, value: list[str], line: int, *, certain: bool = True, array: bool = True) -> None:
         """`+=`. What may be added or not is a hole at the end of what is known."""

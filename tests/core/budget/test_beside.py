@@ -55,6 +55,21 @@ def test_a_version_is_of_its_engine_only() -> None:
     assert [str(r.launch.version) for r in preflight(text, found(260 * GIB))] == ["0.5.9", "None"]
 
 
+def fits(text: str) -> list[bool]:
+    return [r.verdict.fit in PASSES for r in preflight(text, found(260 * GIB))]
+
+
+def test_only_what_runs_at_the_same_time_shares_it() -> None:
+    one = f"{SERVER} --model-path m --tp 4 --hicache-size 40".replace(" -d ", " ")
+    assert fits(f"{one} &\n{one}\n") == [False, False]
+    assert fits(f"{one}\n{one}\n") == [True, True]  # the second starts when the first has ended
+    assert fits(f"if x; then\n{one} &\nelif y; then\n{one} &\nelse\n{one} &\nfi\n") == [True, True, True]
+    assert fits(f"case $1 in\na) {one} & ;;\nb) {one} & ;;\nesac\n") == [True, True]
+    assert fits(f"if x; then\n{one} &\n{one} &\nfi\n") == [False, False]
+    assert fits(f"if x; then\n{one} &\nfi\nif y; then\n{one} &\nfi\n") == [False, False]
+    assert fits(f"f() {{ {one}; }}\ng() {{ {one}; }}\nf &\ng\n") == [False, False]
+
+
 @settings(max_examples=40, deadline=None)
 @given(sizes=st.lists(st.integers(1, 120), min_size=2, max_size=4), room=st.integers(20, 400))
 def test_all_of_them_pass_only_where_all_of_them_fit(sizes: list[int], room: int) -> None:

@@ -192,6 +192,8 @@ def test_a_pod_is_read_with_its_limits() -> None:
     assert (launch.memory_limit, launch.shm_size) == (400 * GIB, 20 * GIB)
     assert launch.where == "Deployment sgl, container main"
     assert [u.word for u in launch.unresolved] == ["--node-rank $(RANK)"]
+    (scaled,) = parse(POD.replace("  template:", "  replicas: 2\n  template:"))
+    assert scaled.assumed == ("of 2 replicas one is judged",)
     (bare,) = parse(POD.split("---")[1])
     assert [u.word for u in bare.unresolved if u.matters] == ["configMap sizes", "--hicache-size $(HC)"]
 
