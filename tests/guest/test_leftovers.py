@@ -93,6 +93,16 @@ def test_what_somebody_has_stays(shm, start, holder):
     assert path.exists() and not other.exists()
 
 
+def test_what_another_name_keeps_is_not_counted_as_freed(shm):
+    path, other = shm("psm_linked", 2), Path("/dev/shm") / f"psm_name_gprtest{os.getpid()}"
+    os.link(path, other)
+    try:
+        done = remove(seen(path))
+        assert done.ok and "1 removed, 0 MiB freed" in done.detail and other.exists(), done
+    finally:
+        other.unlink()
+
+
 def test_an_owner_that_lives_keeps_it(shm, start):
     child = start(PLAIN)
     path = shm("sgl_shm_mm")
