@@ -121,14 +121,18 @@ def _with_header(whole: str, part: str) -> str:
 _FOR_PEOPLE = re.compile(
     r'^[ ]*"""(?:[^"\\]|\\.|"(?!""))*"""[ ]*\n'  # docstrings
     r"|^if TYPE_CHECKING:\n(?:(?:    .*)?\n)*"
-    r"|^[ ]*#.*\n",
+    r"|^[ ]*#.*\n"
+    r"|  # [^\"'\n]*$",
     re.M,
 )
+_DEFINITION = re.compile(r"^ *def .*:$", re.M)
+_ANNOTATION = re.compile(r'(?<=\w): (?:"[^"]*"|\w[\w.]*)(?=[,)=]| = )|(?<=\)) -> (?:"[^"]*"|[\w.]+)(?=:$)')
 
 
 def slim(source: str) -> str:
-    """A module of ours without what only people and type checkers read: a tenth of a look's bytes."""
-    return re.sub(r"\n{2,}", "\n", _FOR_PEOPLE.sub("", source))
+    """A module of ours without what only people and type checkers read: a sixth of what each guest has to compile."""
+    text = re.sub(r"\n{2,}", "\n", _FOR_PEOPLE.sub("", source))
+    return _DEFINITION.sub(lambda line: _ANNOTATION.sub("", line[0]), text)
 
 
 @cache
