@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from recover.core.history import History
 from recover.core.look import ONLY_NODE
-from recover.core.next_by_hand import gpus_of_container, line_for
+from recover.core.next_by_hand import gpus_of_container, line_for, own_task
 from recover.model.act import Due, Pass, StartVm
 from recover.model.hypervisor import GuestKind
 from recover.model.ladder import RungOption
@@ -38,7 +38,9 @@ def next_command(history: History, kind: EndKind) -> str:
         case EndKind.CANNOT_TELL:
             return f"gpu-recover probe {target}"
         case EndKind.NEEDS_HUMAN:
-            return _REBOOT if _needs_node(history) else line_for(history, target) or f"gpu-recover plan {target}"
+            if history.last is not None and history.last.busy:
+                return own_task(history.last.busy, target)
+            return _REBOOT if _needs_node(history) else line_for(history, target)
     return ""
 
 

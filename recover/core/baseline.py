@@ -48,7 +48,8 @@ def idle(snapshot: Snapshot, diagnosis: Diagnosis) -> tuple[Baseline | None, tup
 
 
 def _not_idle(snapshot: Snapshot, guest: Guest, diagnosis: Diagnosis) -> tuple[str, ...]:
-    reasons = [f.says for f in diagnosis.findings] + [s.finding.says for s in diagnosis.ripening]
+    reasons = [f.says for f in diagnosis.findings]
+    reasons += [f"may go away by itself, look again in a minute: {s.finding.says}" for s in diagnosis.ripening]
     reasons += [f"{g.engine} {g.key} runs: {g.title}" for g in snapshot.groups if not g.protected]
     reasons += list(diagnosis.gaps)
     if guest.mark.uptime_s < SETTLED_S:

@@ -254,7 +254,11 @@ def _limits(
     today = history.disruptions + (history.opened.disruptions_today if history.opened is not None else 0)
     if option.scope >= Scope.GUEST and today >= limits.disruptions_per_day:
         why = f"{option.step} is next, and {today} of {limits.disruptions_per_day} disruptions a day are spent"
-        return _stop(history, EndKind.BLOCKED, why, passed)
+        target = history.opened.target if history.opened is not None else "TARGET"
+        lift = (
+            f"gpu-recover history {target}    # what they were; the playbook's limits.disruptions_per_day is the limit"
+        )
+        return _stop(history, EndKind.BLOCKED, why, passed, lift)
     if at + ready.line.worst_case_s > history.deadline_at:
         why = f"{option.step} may take {ready.line.worst_case_s / 60:.0f} min and does not fit before the deadline"
         return _stop(history, EndKind.OUT_OF_TIME, why, passed)

@@ -1,6 +1,6 @@
 """What a person types next where nothing from here cures it: a line for each kind of finding, its names filled in.
 
-Where a name is not known, or the finding has no line, there is none, and the caller says what else to look at.
+Where no command mends it the line says what to read and who decides. It never names the command that was just run.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from recover.model.hypervisor import GuestKind
 from recover.model.record import Vitals
 from recover.model.verdict import Finding
 
+_FILES = "on {target}: findmnt -t nfs,nfs4,ceph,lustre,cifs,fuse    # its file server must come back"
 _LINES: dict[str, str] = {
     "vm-stopped": "on {node}: {tool} start {vmid}    # if it should run",
     "vm-paused": "on {node}: qm resume {vmid}    # if whoever paused it agrees",
@@ -24,15 +25,25 @@ _LINES: dict[str, str] = {
     "grep -E 'devices.allow|^dev' /etc/pve/lxc/{vmid}.conf; once they agree: pct reboot {vmid}",
     "fabric-not-ready": "on {target}: systemctl status nvidia-fabricmanager; journalctl -b -u nvidia-fabricmanager",
     "row-remap-failed": "on {target}: nvidia-smi -q -d ROW_REMAPPER    # then take that GPU out of service",
-    "storage-hang": "on {target}: findmnt -t nfs,nfs4,ceph,lustre,cifs,fuse    # its file server must come back",
+    "storage-hang": _FILES,
+    "unkillable-process": _FILES,  # a person's only where the process waits for a network file system
+    "guest-not-up": "on {node}: {console} {vmid}    # or its console in the web interface: what its boot waits for",
+    "crash-loop": "whoever owns that server corrects its launch; would it fit: "
+    "gpu-recover preflight {target} -- LAUNCH",
+    "sxid": "on {target}: dmesg | grep -i sxid; nvidia-smi nvlink -s"
+    "    # whoever runs the NVLink fabric resets all of it",
+    "recovery-action": "on {target}: nvidia-smi -q | grep -i 'recovery action'; systemctl status nvidia-imex"
+    "    # an IMEX domain is recovered by whoever runs it",
+    "xid": "on {target}: dmesg | grep -i xid"
+    "    # the card itself: whoever has the hardware checks its power, or replaces it",
     "gpu-missing": "on {node}: qm config {vmid} | grep hostpci",
 }
 
 
 def line_for(history: History, target: str) -> str:
-    """The line for what the last look calls a person's, that of the whole target first; empty if there is none."""
+    """The line for what the last look calls a person's, that of the whole target first."""
     if history.last is None:
-        return ""
+        return f"gpu-recover probe {target}"
     found = sorted(history.last.diagnosis.incurable, key=lambda f: f.where is not None)
     if found and found[0].signal == "vm-stopped" and "pci-device-gone" in _signals(history):
         found = [f for f in history.last.diagnosis.findings if f.signal == "pci-device-gone"]
@@ -41,7 +52,15 @@ def line_for(history: History, target: str) -> str:
         line = _filled(finding, history.last.vitals, target, tool)
         if line:
             return line
-    return ""
+    if any(f.signal in _LINES for f in found):
+        return f"gpu-recover doctor {target}    # Proxmox could not be asked, and its node is where this is mended"
+    return f"gpu-recover probe {target}    # all that was seen, for whoever decides"
+
+
+def own_task(upid: str, target: str) -> str:
+    """A task of ours that has not ended: only its node knows what it waits for. A UPID names its node first."""
+    node = upid.split(":")[1] if upid.count(":") > 1 else "its node"
+    return f"on {node}: pvenode task log {upid}    # once it has ended: gpu-recover {target}"
 
 
 def gpus_of_container(history: History) -> str:
@@ -71,4 +90,5 @@ def _filled(finding: Finding, seen: Vitals, target: str, tool: str) -> str:
     line = _LINES.get(finding.signal, "")
     if not (seen.node and seen.vmid) and ("{node}" in line or "{vmid}" in line):
         return ""
-    return line.format(node=seen.node, vmid=seen.vmid, target=target, tool=tool)
+    console = "pct console" if tool == "pct" else "qm terminal"
+    return line.format(node=seen.node, vmid=seen.vmid, target=target, tool=tool, console=console)

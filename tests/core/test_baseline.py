@@ -64,3 +64,14 @@ def test_a_changed_driver_or_memory_or_card_makes_it_stale() -> None:
 def test_fewer_of_the_same_cards_or_a_little_less_memory_do_not() -> None:
     assert stale(b.baseline(), b.healthy_snapshot(gpus=b.gpus(3))) == ()
     assert stale(b.baseline(ram_total_mib=b.RAM_MIB - 100), b.healthy_snapshot()) == ()
+
+
+def test_what_may_go_away_by_itself_is_not_called_wrong() -> None:
+    """Memory that only ripens is no finding yet, so it must not be worded as one."""
+    snapshot = b.healthy_snapshot(gpus=(b.gpu(0, used_mib=Known(5000)), *b.gpus()[1:]))
+    _, diagnosis = assess(replace(snapshot, baseline=None), Past(), Limits())
+    assert diagnosis.ripening and not diagnosis.findings
+    _, reasons = proposed(snapshot)
+    ripe = {s.finding.says for s in diagnosis.ripening}
+    assert not ripe & set(reasons)
+    assert {f"may go away by itself, look again in a minute: {says}" for says in ripe} <= set(reasons)
