@@ -33,7 +33,7 @@ case " $* " in {when}) echo $$ >>/run/lab/strike/{name}; while [ -e /run/lab/str
 /run/lab/real/{name} "$@"; code=$?
 echo $$ >>/run/lab/strike/{name}.done; exit $code
 """
-TOOLS = {"systemctl": '*" start "*', "nvidia-smi": '*" --gpu-reset "*', "rmmod": "*", "ipcrm": "*"}
+TOOLS = {"systemctl": '*" start "*|*" stop "*', "nvidia-smi": '*" --gpu-reset "*', "rmmod": "*", "ipcrm": "*"}
 LEFT = "for p in $(cat /run/lab/strike/*[a-z]); do [ -e /proc/$p ] && exit; done; echo none"
 AGENTS = "grep -l '[z]lib.decompress' /proc/[0-9]*/cmdline 2>/dev/null | wc -l"
 MAKE = """import ctypes, os
@@ -90,9 +90,6 @@ class Guest:
         path = self.strike / name
         return len(path.read_text().splitlines()) if path.exists() else 0
 
-    def held(self, times: int) -> bool:
-        return all(self.lines(tool) == times for tool in TOOLS)
-
 
 @pytest.fixture
 def guest(tmp_path: Path) -> Iterator[Guest]:
@@ -138,39 +135,62 @@ def prepared(guest: Guest) -> dict[str, act.Action]:
 STRUCK = ("start-service", "await-gone", "release-leftovers", "wake-gpu", "reset-gpu", "unload-driver")
 
 
-def test_struck_in_its_middle_each_act_is_unclear_and_ends_right_when_asked_again(guest: Guest) -> None:
-    guest.acts = prepared(guest)
+def strike(guest: Guest, names: tuple[str, ...], tools: tuple[str, ...]) -> None:
+    """All of `names` at once by a tool that is killed, and once more over connections that are lost."""
+    before = {tool: guest.lines(tool) for tool in tools}
+
+    def held(times: int) -> bool:
+        return all(guest.lines(tool) == before[tool] + times for tool in tools)
+
     (guest.strike / "hold").touch()
-    guest.lab.do(do="gpu", gpu=5, set={"hang": 2})
     killed = os.fork()
     if killed == 0:
-        guest.perform(*STRUCK)
+        guest.perform(*names)
         os._exit(0)
-    until("all are held", lambda: guest.held(1))
+    until("all are held", lambda: held(1))
     os.kill(killed, signal.SIGKILL)
     os.waitpid(killed, 0)
 
     lost: dict[str, act.Outcome] = {}
-    asking = threading.Thread(target=lambda: lost.update(guest.perform(*STRUCK)))
+    asking = threading.Thread(target=lambda: lost.update(guest.perform(*names)))
     asking.start()
-    until("all are held again, beside those of the run that was killed", lambda: guest.held(2))
+    until("all are held again, beside those of the run that was killed", lambda: held(2))
     guest.cut()
     asking.join(LONG_S)
-    assert set(lost) == set(STRUCK), "each comes back when its connection is lost"
+    assert set(lost) == set(names), "each comes back when its connection is lost"
     for name, outcome in lost.items():
         harmless = isinstance(guest.acts[name], _HARMLESS)
         assert not outcome.ok and outcome.clear is harmless, (name, outcome)
-    assert guest.lines("rmmod.done") == 0, "nothing was done yet"
 
-    guest.lab.do(do="gpu", gpu=5, set={"hang": 0})
+
+def let_go(guest: Guest) -> None:
     (guest.strike / "hold").unlink()
     until("what was begun has ended", lambda: guest.lab.ssh(LEFT).stdout.split() == ["none"])
-    for names in (("kill",), ("stop-service",), ("load-driver",), ("reset-gpu", "await-gone"), ("wake-gpu",),
+
+
+def done(guest: Guest, *names: str) -> None:
+    for name, outcome in guest.perform(*names).items():
+        assert outcome.ok and outcome.clear, (name, outcome)
+
+
+def test_struck_in_its_middle_each_act_is_unclear_and_ends_right_when_asked_again(guest: Guest) -> None:
+    guest.acts = prepared(guest)
+    guest.lab.do(do="gpu", gpu=5, set={"hang": 2})
+    strike(guest, STRUCK, tuple(TOOLS))
+    assert guest.lines("rmmod.done") == 0, "nothing was done yet"
+    guest.lab.do(do="gpu", gpu=5, set={"hang": 0})
+    let_go(guest)
+    for names in (("kill", "stop-service"), ("load-driver",), ("reset-gpu", "await-gone"), ("wake-gpu",),
                   ("unload-driver", "release-leftovers"), ("load-driver",), ("start-service",)):  # fmt: skip
-        for name, outcome in guest.perform(*names).items():
-            assert outcome.ok and outcome.clear, (name, outcome)
+        done(guest, *names)
     state = guest.lab.state()
     assert state["gpus"][3]["used_mib"] == 0 and state["units"][MONITOR]["state"] == "active"
+
+    strike(guest, ("stop-service",), ("systemctl",))
+    let_go(guest)
+    done(guest, "stop-service")
+    assert guest.lab.state()["units"][MONITOR]["state"] == "inactive"
+
     until("no agent is left", lambda: guest.lab.ssh(AGENTS).stdout.split() == ["0"])
     first = guest.perform("reboot-guest")["reboot-guest"]  # it ends its own connection, mostly before it can answer
     assert first.ok or not first.clear, first
