@@ -15,9 +15,10 @@ _STATEMENT = re.compile(
     r"""|\} ?(?:else|catch)\b|(?:return|raise|throw|assert|yield|case|def|class|import|const|let|var|func|fn|echo|printf|print) ?[("'\w]"""
     r"""|(?:e|z|f)?grep |rg -|\#(?:include|define|!/)|//|/\*"""
     r"""|[\w.:>-]+!?(?<!Error)(?<!Exception)(?<!Warning)\((?:[\w.&*\[\]]+(?:\(|, *))*[rbfuL]{0,2}["'`]"""  # NV_PRINTF(LEVEL_ERROR, "…
+    r"""|[\w.:>-]+!?\(.*["'`]\)*;$"""  # log_warning(UNIT(n), "…");
     r"""|[\w.\[\]]+ (?::|\+)?= [\[({"'\w]|[\w ]*\b[A-Za-z_]\w* = ?$"""
     rf"""|(?:(?:readonly|export|local|declare|const|let|var) )?[A-Za-z_]\w*={_STRING}(?: *[;#].*)?$"""
-    rf"""|[rbf]{{0,2}}{_STRING} ?[,;)\]]+$|[rbf]{_STRING}$"""
+    rf"""|[rbf]{{0,2}}{_STRING} ?[,;)\]]+$|[rbf]{_STRING}$|\{{ ?{_STRING}, """
     r"""|\{ ?\w+: ?["'`]|(?:\w[\w-]*|'[^']*'): ?\[?["'`].*[,\]]$|"[^"]*\\$"""
 )
 # Of a value in a log as well: what nothing stands before is code.
@@ -27,7 +28,7 @@ _AT_THE_START = re.compile(
     r"""|(?=.*["'`]\)+[,;]$)[\w.]+\(.*[=(, ][\w.]*\(["'`]"""
 )
 _ALONE = re.compile(rf"[rbf]?{_STRING}$")
-_STARTS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_\"'`{}#/(")
+_STARTS = frozenset("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_\"'`{}#/(")
 _PIPE = re.compile(
     r"(?:sudo )?(?:(?:dmesg|journalctl|cat|tail|head|zcat|awk|sed|kubectl|docker|python3?|bash|sh|node) .*?(?:\|| -\w|[\"'/])|nvidia-smi (?:-\w|\|))"
 )
@@ -39,16 +40,23 @@ _RULE = re.compile(r"( *)(- )?(?:pattern|regex|expr|alert) ?: ?\S?")
 _KEY = re.compile(r"( *)[\w.-]+ ?: ")
 
 
+_FENCE = "```"
+_SHOWS = re.compile(
+    r"\b(?:[Ll]ook|[Ww]atch|[Ss]earch|[Gg]rep) for\b[^:.]{0,60}:$|\b(?:may|might|should|could) (?:see|look|contain|find)\b[^.:]{0,80}:$"
+)
+
+
 class Source:
     """Lines in their order; a block of a rule is remembered, and what a line of code left open."""
 
     def __init__(self) -> None:
         self._rule = -1  # the indent of the keys of the rule that the last line belonged to
         self._open = False
+        self._shown: tuple[str, ...] = ()  # how the sample ends that a page has announced; none where none has
 
     def is_code(self, raw: str, text: str) -> bool:
         """`raw` with its indent, `text` without what a log wrote before it."""
-        code = self._in_rule(raw) or self._is_statement(raw, text)
+        code = self._in_rule(raw) or self._is_statement(raw, text) or self._is_shown(raw.strip())
         self._open = raw.rstrip()[-1:] in ("(", "=", "[", "{", "+", "\\") or (code and raw.rstrip()[-1:] in ("'", '"'))
         return code
 
@@ -62,6 +70,22 @@ class Source:
         if not raw.lstrip().startswith(text[:12]):
             return False
         return _AT_THE_START.match(text) is not None or (self._open and _ALONE.match(text) is not None)
+
+    def _is_shown(self, text: str) -> bool:
+        """What a page tells its reader to look for stands below, between fences or up to an empty line."""
+        if not self._shown:
+            if text.endswith(":") and _SHOWS.search(text) is not None:
+                self._shown = ("", _FENCE)
+            return False
+        fence = text.startswith(_FENCE)
+        if len(self._shown) > 1:  # not begun yet
+            if text:
+                self._shown = (_FENCE,) if fence else ("",)
+            return text != "" and not fence
+        if text == self._shown[0] or (fence and self._shown[0] == _FENCE):
+            self._shown = ()
+            return False
+        return True
 
     def _in_rule(self, raw: str) -> bool:
         head = _RULE.match(raw) if ":" in raw else None
@@ -82,7 +106,7 @@ _CONDITION = re.compile(
 )
 
 
-_HEADS = re.compile(r"""\d{1,3},["']?(?:GPU )?$|.*\b\d{1,3} = ["'`]?$""")
+_HEADS = re.compile(r""".*[`"'\]] or [`"'\[]+$|\d{1,3},["']?(?:GPU )?$|.*\b\d{1,3} = ["'`]?$""")
 _ITEM = re.compile(r"""(?:[-*•]|\d{1,2}\.) ?(\*\*|`|")""")
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from recover.core.explain.boots import without_earlier_boots
 from recover.core.explain.bus import bus_told
+from recover.core.explain.dcgm import dcgm_told
 from recover.core.explain.kernel import kernel_told
 from recover.core.explain.lines import Line, read_lines
 from recover.core.explain.memory import memory_told
@@ -42,7 +43,15 @@ def explain(text: str) -> tuple[Told, ...]:
     smi, printed = smi_told(lines, rows | figures)
     kernel, logged = kernel_told(lines, rows | figures | printed)
     said = said_by(lines, rows | figures | printed | logged)
-    found = [*processes, *memory, *smi, *kernel, *bus_told(lines), *_off_bus_over_lines(lines, list(said))]
+    found = [
+        *processes,
+        *memory,
+        *smi,
+        *kernel,
+        *bus_told(lines),
+        *dcgm_told(lines),
+        *_off_bus_over_lines(lines, list(said)),
+    ]
     if not any(told.signal == "storage-hang" for told in found):  # who waits is said, and for what
         found += servers_told(lines)
     back, reset = _last(_READY, "ready ", lines), _last(_WAS_RESET, "successfully reset", lines)
@@ -109,7 +118,12 @@ def _once(found: list[Told]) -> list[Told]:
         if key not in best or weight(told) > weight(best[key]):
             best[key] = told
     named = {told.signal for told in best.values() if ":" in told.subject or told.subject.startswith("guest ")}
-    return [told for told in best.values() if told.subject or told.signal not in named or told.note]
+    return [told for told in best.values() if _has_a_name(told) or told.signal not in named or told.note]
+
+
+def _has_a_name(told: Told) -> bool:
+    """DCGM counts its GPUs: who has addresses beside its numbers has been told the same before."""
+    return told.subject != "" and not told.subject.startswith("GPU ")
 
 
 def _settled(found: list[Told]) -> Iterator[Told]:

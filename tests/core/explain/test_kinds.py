@@ -225,6 +225,55 @@ PVE: dict[str, tuple[str, Right]] = {
     ),
 }
 
+DCGM: dict[str, tuple[str, Right]] = {
+    "a diagnostic breaks where its cell is full": (
+        (
+            "|-----  Deployment  --------+------------------------------------------------|\n"
+            "| Error                     | GPU 5 has uncorrectable memory errors and row  |\n"
+            "|                           |  remappings are pen                            |\n"
+            "|                           | ding                                           |\n"
+            "| Warning                   | GPU 6 had uncorrectable memory errors and row  |\n"
+            "|                           | remapping failed.                              |"
+        ),
+        [("row-remap-pending", "gpu", 2), ("row-remap-failed", None, 5)],
+    ),
+    "a health watch": (
+        (
+            "| GPU 3              | Driver:  Failure                                      |\n"
+            "|                    |   GPU 3 requires a reset to recover from a fault.     |\n"
+            "|                    |   Recovery action: 1 (GPU_RESET).                     |"
+        ),
+        [("reset-required", "gpu", 2)],
+    ),
+    "one that wants the node": (
+        "GPU 3 requires a reboot to recover from a fault. Recovery action: 2 (NODE_REBOOT).",
+        [("recovery-action", "guest", 1)],
+    ),
+    "faults of two GPUs": (
+        "Detected XID 95 for GPU 0\nDetected XID 95 for GPU 4\nDetected XID 95 for GPU 4",
+        [("xid", "gpu", 1), ("xid", "gpu", 2)],
+    ),
+    "the same by its address": (xid(95) + "\nDetected XID 95 for GPU 0", [("xid", "gpu", 1)]),
+    "a program's": ("Detected XID 31 for GPU 0", []),
+    "of a switch": (
+        "Detected fatal NvSwitch SXID 24007\nDetected fatal NvSwitch SXID 23001",
+        [("sxid", "vm", 1), ("sxid", None, 2)],
+    ),
+    "what can wait": (
+        (
+            "| Warning                   | GPU 0 Thermal violations totaling 13.3 second  |\n"
+            "|                           | s started at 9.7 seconds into the test         |\n"
+            "| Memory                    | Pass - All                                     |"
+        ),
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "right"), [*DCGM.values()], ids=[*DCGM])
+def test_dcgm(text: str, right: Right) -> None:
+    assert found(text) == right
+
 
 @pytest.mark.parametrize(("text", "right"), [*KERNEL.values()], ids=[*KERNEL])
 def test_kernel(text: str, right: Right) -> None:
