@@ -43,7 +43,7 @@ def show(as_json: bool) -> int:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @places
 def close(why: str, as_json: bool) -> int:
-    """Allow unattended recovery again. Who closed it, when and why is kept."""
+    """Allow unattended recovery again. Who closed it, when and why is kept, and messages tell of it."""
     from recover.core.fleet import closed, open_breaker
     from recover.edge.store.ledger import FileLedger
     from recover.ports import Lost
