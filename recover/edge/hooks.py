@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from recover.core.clean import clean, clean_lines
 from recover.core.config_notify import Hook
-from recover.core.hooks import Json, after, before, cut, disrupted, due, words
+from recover.core.hooks import Json, after, before, cut, disrupted, due, hook_runs, words
 from recover.core.redact import redact_text
 from recover.core.report.words import span
 from recover.edge.child import Ended, minimal, run_child
@@ -162,8 +162,14 @@ def at_the_end(
     return (f"hook {event.value} failed for {target.name} ({outcome.detail}){still}",)
 
 
-def left_cut(state: StateFolder, target: str, but: str = "") -> tuple[Hooked, ...]:
-    """What to write of a hook that was cut in an earlier run; the newest journal that tells of hooks is asked."""
+def left_cut(state: StateFolder, target: str, but: str, entries: Iterable[Entry]) -> tuple[Hooked, ...]:
+    """What the run `but` writes first of a hook that was cut, in its own journal so far or in an earlier run.
+
+    The newest journal that tells of hooks is asked, so that it is told once.
+    """
+    entries = tuple(entries)
+    if hook_runs(entries):
+        return cut(entries)
     for folder in reversed(state.runs(target)):
         journal = folder / "journal.jsonl"
         try:

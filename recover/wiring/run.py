@@ -115,11 +115,10 @@ class Recovery:
         """A hook whose tool was killed is told of by the run after it."""
         if not self.hooks:
             return ()
-        from recover.core.hooks import cut
         from recover.edge.hooks import left_cut
 
         now = self.wired.clock.now()
-        found = cut(journal.entries()) or left_cut(self.state, self.wired.target.name, run)
+        found = left_cut(self.state, self.wired.target.name, run, journal.entries())
         return tuple(replace(entry, at=now) for entry in found)
 
     def _patience(self, interrupts: SignalInterrupts) -> Patience:

@@ -15,7 +15,7 @@ from recover.core.config_notify import Hook
 from recover.core.fold import fold
 from recover.core.hooks import disrupted
 from recover.edge import hooks
-from recover.edge.hooks import HookedGate, at_the_end, left_open, run_hook
+from recover.edge.hooks import HookedGate, at_the_end, left_cut, left_open, run_hook
 from recover.edge.simulated import FAULTS
 from recover.edge.store.folder import StateFolder
 from recover.edge.store.journal import FileJournal, read_entries
@@ -239,6 +239,21 @@ def test_what_an_older_run_left_open_is_found_behind_runs_that_say_nothing(tmp_p
     assert left_open(state, "node-174", "20261130T010000Z") is False
     journal_of(state, "20261130T030000Z", Hooked(2.0, AFTER.value, run_hook(Hook(AFTER, ("true",)), {})))
     assert left_open(state, "node-174") is False
+
+
+def test_a_hook_that_was_cut_is_told_by_the_next_run_and_by_no_other(tmp_path: Path) -> None:
+    """Seen to fail where the run that had told it was gone on with: it told it again."""
+    state, first, second = StateFolder(tmp_path), "20261130T010000Z", "20261130T020000Z"
+    journal_of(state, first, Hooking(1.0, BEFORE.value, "drain"))
+    assert left_cut(state, "node-174", first, read_entries(state.run("node-174", first) / "journal.jsonl")), (
+        "gone on with"
+    )
+    told = left_cut(state, "node-174", second, ())
+    assert len(told) == 1 and not told[0].outcome.clear and first in told[0].outcome.detail
+    journal_of(state, second, *told)
+    entries = list(read_entries(state.run("node-174", second) / "journal.jsonl"))
+    assert left_cut(state, "node-174", second, entries) == () == left_cut(state, "node-174", "20261130T030000Z", ())
+    assert left_open(state, "node-174") is True, "and it is owed all the same"
 
 
 def test_a_later_run_that_finds_all_well_gives_back_and_says_so_in_its_own_journal(
