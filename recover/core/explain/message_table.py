@@ -63,6 +63,8 @@ def _m(
 _PROCESS, _GPU, _GUEST, _VM, _DEVICE = Scope.PROCESS, Scope.GPU, Scope.GUEST, Scope.VM, Scope.HOST_DEVICE
 _QEMU_SERVER = "qemu-server, QemuServer.pm"
 _PCI_PM = "qemu-server, PCI.pm"
+# A network card or a disk that dies is the node's trouble, and no GPU's.
+_NO_GPU = r"^(?!.*\b(?:iwlwifi|brcmfmac|ath\d+k\w*|mt7\w+|rtw\w*|nvme|ahci|r8169|igc|igb|e1000e|ixgbe|i40e|ice|tg3|bnx\w+) [0-9a-f]{4}:)"
 
 # fmt: off
 MESSAGES: tuple[Message, ...] = (
@@ -266,16 +268,16 @@ MESSAGES: tuple[Message, ...] = (
        "a CUDA program failed and its context is dead: only its own end frees what it holds",
        "CUDA: after such an error no call of the process works any more"),
     # ------------------------------------------------------------------------------- the host's device
-    _m("reset-gave-up", None, By.DEVICE, ("; giving up",), r"not ready \d+ms after [^;]*; giving up",
+    _m("reset-gave-up", None, By.DEVICE, ("; giving up",), _NO_GPU + r".*not ready \d+ms after [^;]*; giving up",
        "the device did not come back from its reset: no step from here helps, cut its power",
        "Linux drivers/pci/pci.c gives up after 65 s (legacy-rocm-build issue 3414)", alone=True),
-    _m("reset-waiting", None, By.DEVICE, ("ms after FLR; waiting", "ms after bus reset; waiting", "ms after resume; waiting"), r"ms after [^;]*; waiting",
+    _m("reset-waiting", None, By.DEVICE, ("ms after FLR; waiting", "ms after bus reset; waiting", "ms after resume; waiting"), _NO_GPU + r".*ms after [^;]*; waiting",
        "the device has not come back from its reset yet: wait up to 70 s, start nothing meanwhile",
        "Linux drivers/pci/pci.c: waiting means still trying, giving up is the end"),
     _m("stuck-d3", None, By.DEVICE, "stuck in D3", r"vfio.*stuck in D3|Unable to power on device, stuck in D3",
        "the device does not wake up from its sleep state: the host's power is next",
        "try vfio_pci disable_idle_d3=1 on the host afterwards (vm-curator issue 60)"),
-    _m("stuck-d3", None, By.DEVICE, "Unable to change power state from D3", "",
+    _m("stuck-d3", None, By.DEVICE, "Unable to change power state from D3", _NO_GPU,
        "the device does not wake up from its sleep state: power cycle the host, cold",
        "inaccessible in D3cold: a warm reboot did not bring such cards back (kata-containers issue 11708)"),
     _m("device-dead", None, By.DEVICE, "pci_irq_handler: Assertion", "",
@@ -410,7 +412,7 @@ MESSAGES: tuple[Message, ...] = (
        "pve-common: the lock belongs to the running task (terraform-provider-proxmox issue 995)"),
     _m("flock-wait", None, By.GUEST, "trying to acquire lock", "",
        "the task waits for another task of this guest", "pve-common: up to 10 s, then it gives up", unless=r"lock\.{3}\s*OK\b"),
-    _m("locked", None, By.GUEST, "is locked (", r"\b(?:VM|CT)(?: \d+)? is locked \(",
+    _m("locked", None, By.GUEST, "is locked (", r"\b(?:VM|CT)(?: \d+)? is locked \((?:[\w-]{2,20}\)|$)",
        "somebody else works on the guest: wait for that, unlock only if no task runs",
        "pve-guest-common: a backup, snapshot, migration or clone set it"),
     _m("locked", None, By.GUEST, "\"lock\"", r"\"lock\" ?: ?\"(?:backup|clone|create|migrate|rollback|snapshot|snapshot-delete|suspending|suspended|disk|destroyed|fstrim|mounted)\"",

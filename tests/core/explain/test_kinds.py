@@ -55,6 +55,14 @@ KERNEL: dict[str, tuple[str, Right]] = {
         "vfio-pci 0000:61:00.0: not ready 2047ms after bus reset; waiting\nvfio-pci 0000:62:00.0: ready 4095ms after bus reset",
         [("reset-waiting", None, 1)],
     ),
+    "a card of the network sleeps": (
+        ("iwlwifi 0000:72:00.0: Unable to change power state from D3hot to D0, device inaccessible\n"
+        "nvme 0000:73:00.0: not ready 65535ms after FLR; giving up\n"
+        "xhci_hcd 0000:61:00.2: Unable to change power state from D3cold to D0, device inaccessible\n"
+        "igc 0000:74:00.0: Unable to change power state from D3cold to D0, device inaccessible"),
+        [("stuck-d3", None, 3)],
+    ),
+    "the VM of a graphics driver is locked": ("At this point the VM is locked (by its root directory), so wait.", []),
     "an idle helper is no rank": (
         "Memory cgroup out of memory: Killed process 77 (ray::IDLE) total-vm:9kB, anon-rss:3kB",
         [("oom-kill", None, 1)],
