@@ -546,13 +546,14 @@ def test_the_node_asks_the_exporter_and_acts_on_what_is_fresh_and_clear(undraine
     env = {**undrained.env, "GPU_RECOVER_NODE_HEALTH": str(tmp_path / "settings"), "SLURMD_NODENAME": "node-174",
            "LOG": str(tmp_path / "log"), "no_proxy": "127.0.0.1"}  # fmt: skip
 
-    def asked(state: int, age: float, target: str = "gpu-a", lasts: str = "") -> int:
+    def asked(state: int, age: float, target: str = "gpu-a", lasts: str = "", flapping: int = 0) -> int:
         import time
 
         nonlocal told
         one, at = f'target="{target}"', time.time() - age
-        known = {"-": "gpu_recover_flapping{%} 0\n", "": ""}
-        told = known.get(lasts, f"gpu_recover_flapping{{%}} 0\ngpu_recover_hard_state{{%}} {lasts}\n").replace("%", one)
+        flaps = f"gpu_recover_flapping{{%}} {flapping}\n"
+        known = {"-": flaps, "": ""}
+        told = known.get(lasts, f"{flaps}gpu_recover_hard_state{{%}} {lasts}\n").replace("%", one)
         told += (
             f"gpu_recover_state{{{one}}} {state}\ngpu_recover_look_timestamp_seconds{{{one}}} {at:.3f}\n"
             f'gpu_recover_finding{{{one},signal="gpu-lost",cure="vm",where="a}}\\"b"}} 1\n'
@@ -571,6 +572,8 @@ def test_the_node_asks_the_exporter_and_acts_on_what_is_fresh_and_clear(undraine
         for state, lasts, drained in ((2, "-", False), (2, "0", False), (0, "2", True), (0, "3", True), (0, "-", True)):
             assert asked(state, 1, lasts=lasts) == 0
             assert undrained.node()[0] is drained, (state, lasts)
+        asked(0, 1, lasts="0", flapping=1)
+        assert undrained.node()[0], "given back while it flaps"
         asked(2, 1, lasts="0")
         assert not undrained.node()[0]
         asked(2, 1)
