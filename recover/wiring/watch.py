@@ -123,6 +123,7 @@ class _Runs:
         """Several at the same time. A signal comes to the main thread alone, and is for all of them."""
         if len(jobs) < 2:
             return one_by_one(jobs)
+        self.app.state.ready()  # it has just taken the permits, so nothing is in its way
         self.above = SignalInterrupts()
         self.above.told = self.told
         self.above.install()
@@ -168,7 +169,6 @@ class _Runs:
             with self.view_of(wired) as view:
                 if self.above is None:
                     return self.app.recover_untold(wired, gate, view, flags)
-                self.app.state.ready()
                 return Recovery(self.app.state, wired, gate, view, flags, self.app.config.hooks, self.above).run()
         finally:
             wired.close()
