@@ -101,7 +101,7 @@ def describe(pid: int) -> "Optional[dict[str, Any]]":
     row["plain"] = _sizes(row, memory)
     row["uid"] = _number((_field(known, b"\nUid:") or [b"0"])[0])
     row["kill_pending"] = not (known is memory and _NOTHING_PENDING in known) and _kill_pending(memory, known)
-    row["ns_pids"] = [_number(word) for word in _field(known, b"\nNSpid:")]
+    row["ns_pids"] = [pid] if b"\nNSpid:\t%d\n" % pid in known else [_number(w) for w in _field(known, b"\nNSpid:")]
     row["cgroup"] = _cgroup(path)
     return row
 
@@ -110,7 +110,7 @@ def describe(pid: int) -> "Optional[dict[str, Any]]":
 _NO_CUDA_KIB = 8192
 # In the order of the file: each is looked for behind the one before.
 _SIZES = (("", b"\nVmSize:"), ("rss", b"\nVmRSS:"), ("anon", b"\nRssAnon:"), ("shmem", b"\nRssShmem:"), ("", b"\nVmSwap:"),
-          ("huge", b"\nHugetlbPages:"))  # fmt: skip
+          ("", b"\nHugetlbPages:"))  # fmt: skip
 
 
 def _sizes(row: "dict[str, Any]", text: bytes) -> bool:
@@ -217,11 +217,10 @@ def _left_by_us(row: "dict[str, Any]") -> bool:
 
 # What a reader takes for granted is not told.
 _USUAL = {"kernel": False, "kill_pending": False, "ours": False, "threads": 1, "tty": 0, "uid": 0, "shmem": 0, "ticks": 0}
-_OWN = ("plain", "huge")  # for the agent itself
 
 
 def _told(row: "dict[str, Any]") -> "dict[str, Any]":
-    told = {key: value for key, value in row.items() if _USUAL.get(key, _told) != value and key not in _OWN}
+    told = {key: value for key, value in row.items() if _USUAL.get(key, _told) != value and key != "plain"}
     if len(row["ns_pids"]) <= 1:
         del told["ns_pids"]
     return told
@@ -237,7 +236,8 @@ def table(ready: "Optional[Callable[[dict[int, dict[str, Any]], bool], None]]" =
         row = describe(pid)
         if row is None:
             continue
-        row["ours"] = pid in mine or _left_by_us(row)
+        if pid in mine or _left_by_us(row):
+            row["ours"] = True
         rows[pid] = part[pid] = row
         told.append(_told(row))
         if len(told) == _BATCH:
