@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from recover.core.history import History
 from recover.core.look import ONLY_NODE
 from recover.core.next_by_hand import gpus_of_container, line_for, own_task
@@ -42,6 +44,20 @@ def next_command(history: History, kind: EndKind) -> str:
                 return own_task(history.last.busy, target)
             return _REBOOT if _needs_node(history) else line_for(history, target)
     return ""
+
+
+_OPTION = re.compile(r"--(?:evict|trust-vmid|apply-pending|take-over|approve [a-z-]+)")
+
+
+def lifted(history: History, scope: Scope, lift: str) -> str:
+    """How a refusal is lifted; where an option does it, with the whole command, so that nobody has to compose it."""
+    options = list(dict.fromkeys(_OPTION.findall(lift)))
+    if not options or "gpu-recover " in lift:
+        return lift
+    if scope > Scope.GPU and not any(option.startswith("--approve") for option in options):
+        options.append(f"--approve {scope.word}")
+    target = history.opened.target if history.opened is not None else "TARGET"
+    return f"{lift}: gpu-recover {target} {' '.join(options)}"
 
 
 def _held_up(vmid: int) -> str:

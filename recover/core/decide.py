@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from recover.core.advice import next_command
+from recover.core.advice import lifted, next_command
 from recover.core.duties import OpenDuty
 from recover.core.fold import ENDS_GROUPS
 from recover.core.history import History
@@ -189,7 +189,8 @@ def climb(playbook: Playbook, history: History, saw: Saw, now: float) -> Decisio
                 passed.append(f"{option.step}: {why}")
             case Refuse(guard, why, lift):
                 kind = EndKind.HELD if guard == HELD else EndKind.BLOCKED
-                return _stop(history, kind, f"{option.step} is refused ({guard}): {why}", tuple(passed), lift)
+                command = lifted(history, option.scope, lift)
+                return _stop(history, kind, f"{option.step} is refused ({guard}): {why}", tuple(passed), command)
             case Ready() as ready:
                 return _limits(playbook, history, saw, option, ready, tuple(passed), now)
     return _stop(history, EndKind.EXHAUSTED, "no rung is left that can help: " + _says(saw), tuple(passed))

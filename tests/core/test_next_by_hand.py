@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from recover.core.advice import next_command
+from recover.core.advice import lifted, next_command
 from recover.core.diagnose import vitals
 from recover.core.fold import fold
 from recover.core.history import History
@@ -21,7 +21,7 @@ from recover.model.hypervisor import GuestKind, NoHypervisor
 from recover.model.reading import Known
 from recover.model.record import EndKind, Opened, Saw
 from recover.model.snapshot import Snapshot
-from recover.model.verdict import Diagnosis, Finding, State
+from recover.model.verdict import Diagnosis, Finding, Scope, State
 from tests.core import builders as b
 from tests.core import test_public_cases as servers
 from tests.core import test_public_cases_more as more
@@ -125,3 +125,18 @@ def test_our_own_task_that_does_not_end_is_read_on_its_node() -> None:
     history = replace(history, last=replace(history.last, busy=upid))
     said = next_command(history, EndKind.NEEDS_HUMAN)
     assert said == f"on pve7: pvenode task log {upid}    # once it has ended: gpu-recover node-174"
+
+
+@pytest.mark.parametrize(
+    ("lift", "scope", "said"),
+    [
+        ("ask them, and allow it with --evict", Scope.VM, ": gpu-recover node-174 --evict --approve vm"),
+        ("end it, or allow it with --evict", Scope.GPU, ": gpu-recover node-174 --evict"),
+        ("ask who set it, and say --approve guest", Scope.GUEST, ": gpu-recover node-174 --approve guest"),
+        ("wait until it has ended", Scope.VM, ""),
+        ("stop it, then run gpu-recover node-9 --evict", Scope.VM, ""),
+    ],
+)
+def test_what_an_option_lifts_is_said_as_a_whole_command(lift: str, scope: Scope, said: str) -> None:
+    history = seen(LOOKS["i915-sriov-dkms 342: the function vanished when its VM stopped"][0])
+    assert lifted(history, scope, lift) == lift + said
