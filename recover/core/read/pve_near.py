@@ -8,6 +8,7 @@ from typing import Any
 from recover.core.nvlink import may_be_joined
 from recover.core.read.pve_config import PciDevice, host_pcis, nvidia_nodes, shared_nodes, unreadable
 from recover.core.read.pve_raw import GuestRow, PveRaw, guest_rows, object_of, strange_rows
+from recover.model.gpu import NOT_ASKED
 from recover.model.hypervisor import HostPci, Neighbour
 from recover.model.reading import Known, Reading, Unknown, Why, known_or
 
@@ -21,11 +22,13 @@ def neighbours(
     if strange_rows(raw.resources.value):
         return Unknown(Why.GARBLED, "the cluster's list of guests has rows that are none")
     configs = dict(raw.others)
+    shares = bool(ours or nvidia_nodes(known_or(object_of(raw.config), {})))  # else nobody can share anything
     found: list[Neighbour] = []
     for row in guest_rows(raw.resources.value):
         if row.node != raw.node or row.vmid == raw.vmid:
             continue
-        near = _neighbour(raw, ours, devices, row, object_of(configs.get(row.vmid, Known({}))))
+        asked = configs.get(row.vmid, NOT_ASKED if shares and row.status != "stopped" else Known({}))
+        near = _neighbour(raw, ours, devices, row, object_of(asked))
         if isinstance(near, Unknown):
             return near
         found.append(near)
@@ -46,7 +49,7 @@ def _neighbour(
     config: Reading[Mapping[str, Any]],
 ) -> Neighbour | Unknown:
     if isinstance(config, Unknown):
-        return Unknown(config.why, f"the configuration of guest {row.vmid}: {config.detail}")
+        return Unknown(config.why, f"the configuration of guest {row.vmid}: {config.detail or config.why}")
     key = unreadable(config.value)
     if key:
         return Unknown(Why.GARBLED, f"the configuration of guest {row.vmid}: {key} makes no sense")

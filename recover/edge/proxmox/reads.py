@@ -20,7 +20,7 @@ ONE_S = 40.0
 PING_S = 12.0  # PVE itself gives the agent 3 s
 AT_ONCE = 4  # a node has three workers by default, shared with everybody else
 TASKS = 50
-OTHERS = 64  # running guests of one node whose configuration is read
+OTHERS = 256  # running guests of one node whose configuration is read; beyond it, who shares is not known
 _NO = {
     Kind.NO_SECRET: "no-secret", Kind.UNREACHABLE: "unreachable", Kind.UNCLEAR: "unreachable", Kind.TLS: "tls",
     Kind.AUTH: "auth", Kind.DENIED: "auth", Kind.NOT_THERE: "not-found",

@@ -193,6 +193,15 @@ def test_gpus_that_a_bridge_may_join_with_another_guests(
     assert isinstance(near, Known) and [(n.shares, n.may_be_joined) for n in near.value] == [((), models)]
 
 
+def test_a_running_guest_that_was_not_asked_may_share_all() -> None:
+    """As where a node has more of them than a look asks. Caught, planted: what was not asked taken for no devices."""
+    world = copy.deepcopy(GOOD)
+    row = {"type": "qemu", "vmid": 176, "node": "pve1", "status": "running", "name": "c"}
+    for changes, guard in (({}, "shared-device"), ({"status": "stopped"}, ""), ({"node": "pve2"}, "")):
+        world["resources"] = [*GOOD["resources"], {**row, **changes}]
+        assert says(world) == guard, changes
+
+
 EVERYWHERE = [(name, leaf) for name, world in WORLDS.items() for leaf in leaves(world)]
 
 
