@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from recover.core.explain import explain
 from recover.core.fold import fold
 from recover.core.look import BOOT_S
 from recover.core.past import Past
@@ -244,6 +245,13 @@ def test_a_public_case(name: str) -> None:
 )
 def test_what_is_spared_for_want_of_knowledge_is_not_called_healthy(name: str) -> None:
     assert stuck(CASES[name][0], 40).state is State.UNCERTAIN
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if n.startswith(("open-gpu-kernel-modules", "nvtrust"))])
+def test_a_pasted_log_is_explained_as_the_look_is(name: str) -> None:
+    guest: Any = CASES[name][0].guest
+    said = explain("\n".join(line.text for line in guest.kernel.value))
+    assert ("driver-not-loaded", None) in [(t.signal, t.cure) for t in said]
 
 
 # ------------------------------------------------------------------------------------------ time
