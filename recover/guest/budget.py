@@ -14,7 +14,7 @@ from recover.guest.budget_model import find_model
 from recover.guest.budget_servers import others
 from recover.guest.child import Child, collect
 from recover.guest.redact import redact_text
-from recover.guest.wire import Limit, at, emit, gap, guarded, listdir, read, read_or
+from recover.guest.wire import Limit, at, emit, gap, guarded, listdir, read, read_or, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def memory() -> None:
 
 def _rows(text: str) -> "dict[str, int]":
     """meminfo's lines in bytes, also those of a NUMA node."""
-    found = re.findall(r"^(?:Node\s+\d+\s+)?([\w()]+):\s+(\d+) kB", text, re.M)
+    found = re.findall(r"^(?:Node\s+\d+\s+)?([\w()]+):\s+(\d{1,19}) kB", text, re.M)
     return {name: int(value) * 1024 for name, value in found}
 
 
@@ -139,14 +139,14 @@ def _up(mount: str, path: str) -> "list[str]":
 
 
 def _level(folder: str, limit: int, used: int, names: "tuple[str, str]") -> "dict[str, Any]":
-    rows = dict(re.findall(r"^(\w+) (\d+)$", read_or(folder + "/memory.stat"), re.M))
+    rows = dict(re.findall(r"^(\w+) (\d{1,19})$", read_or(folder + "/memory.stat"), re.M))
     cache = sum(int(rows.get(name, 0)) for name in names)
     return {"path": folder, "limit": limit, "room": max(0, limit - max(0, used - cache))}
 
 
 def _number(text: str) -> "Optional[int]":
-    text = text.strip()
-    return int(text) if text.isdigit() else None
+    found = whole(text.strip(), None)  # type: Optional[int]
+    return found
 
 
 # --- GPUs and files ----------------------------------------------------------------------------------------------
@@ -164,8 +164,8 @@ def gpus(limit: Limit) -> None:
     rows = []
     for line in ended.out.splitlines() if ended.code == 0 else []:
         cells = [cell.strip() for cell in line.split(",")]
-        if len(cells) == 5 and cells[0].isdigit():
-            rows.append({"index": int(cells[0]), "total": _mib(cells[1]), "free": _mib(cells[2]), "uuid": cells[3],
+        if len(cells) == 5 and whole(cells[0], None) is not None:
+            rows.append({"index": whole(cells[0]), "total": _mib(cells[1]), "free": _mib(cells[2]), "uuid": cells[3],
                          "numa": _node_of(cells[4])})  # fmt: skip
     emit("budget-gpus", gpus=rows, count=len(rows) or len(names))
 
@@ -178,7 +178,8 @@ def _mib(text: str) -> "Optional[int]":
 def _node_of(bus: str) -> "Optional[int]":
     """nvidia-smi writes the domain with eight digits, sysfs with four."""
     text = read_or(at("/sys/bus/pci/devices/%s/numa_node" % bus.lower()[-12:])).strip()
-    return int(text) if text.isdigit() else None
+    found = whole(text, None)  # type: Optional[int]
+    return found
 
 
 def _redacted(text: str) -> str:

@@ -9,7 +9,7 @@ import re
 
 from recover.guest.child import Child, collect
 from recover.guest.redact import redact
-from recover.guest.wire import Limit, emit, gap, listdir, read, read_or
+from recover.guest.wire import Limit, emit, gap, listdir, read, read_or, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _servers(say: "Callable[[Any], None]") -> None:
             continue
         stat = read_or("/proc/%s/stat" % name).rpartition(")")[2].split()
         if len(stat) > 4:
-            rows[int(name)] = (int(stat[1]), int(stat[3]))  # parent, session
+            rows[int(name)] = (whole(stat[1]), whole(stat[3]))  # parent, session
         try:
             argv = read("/proc/%s/cmdline" % name, 65536).split("\0")[:-1]
         except OSError:
@@ -88,7 +88,7 @@ def _anon(pid: int, rows: "dict[int, tuple[int, int]]") -> int:
         members |= more
     total = 0
     for member in members:
-        match = re.search(r"^RssAnon:\s+(\d+) kB", read_or("/proc/%d/status" % member), re.M)
+        match = re.search(r"^RssAnon:\s+(\d{1,19}) kB", read_or("/proc/%d/status" % member), re.M)
         total += int(match.group(1)) * 1024 if match else 0
     return total
 

@@ -19,6 +19,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from recover.guest import (
+    budget,
+    budget_engine,
+    budget_servers,
     child,
     deep,
     gpus,
@@ -38,7 +41,7 @@ from recover.guest import (
 )
 from recover.guest.wire import Limit
 
-_MODULES = (child, deep, gpus, handles, health, host, ipc, leftovers,
+_MODULES = (budget, budget_engine, budget_servers, child, deep, gpus, handles, health, host, ipc, leftovers,
             mps, numa, procs, reload, restart, services, system)  # fmt: skip
 _STAT = "42 (py) thon) R 1 42 42 0 -1 4194304 1 0 0 0 5 6 0 0 20 0 3 0 999 1000 77 1"
 _WELL = (
@@ -137,6 +140,13 @@ READERS: dict[str, tuple[Callable[[str], Any], Callable[[Any], Iterable[object]]
     "host.guest": (host.guest_of, lambda _: ()),
     "numa.tell": (lambda _: numa.tell(), lambda _: ()),
     "child.far": (lambda _: child.network_mounts(), lambda _: ()),
+    "budget.memory": (lambda _: budget.memory(), lambda _: ()),
+    "budget.numa": (lambda _: budget.numa(), lambda _: ()),
+    "budget.hugepages": (lambda _: budget.hugepages(), lambda _: ()),
+    "budget.cgroup": (lambda _: budget.cgroup(), lambda _: ()),
+    "budget.gpus": (lambda _: budget.gpus(_limit()), lambda _: ()),
+    "budget.servers": (lambda _: budget_servers._servers(lambda row: None), lambda _: ()),
+    "budget.last": (budget_engine._last_json, lambda _: ()),
     "redact.list": (lambda words: redact.redact(words.split("\0")), lambda _: ()),
 }  # fmt: skip
 
