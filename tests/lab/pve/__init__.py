@@ -70,6 +70,9 @@ FAULT   {"kind"*: ..., "times": 1 (null = for ever), "skip": 0 (let so many thro
     "cut"     the connection is dropped, same "when"
     "slow"    "seconds" real seconds late
     "page"    200 with a page of HTML, as a portal in between gives it, same "when"
+    "raw"     status, "body" (surrogates stand for bytes), "content_type", "headers": instead of the answer
+    "rewrite" "rewrites": [[["keys", "within", "data"], value], ...]: the real answer with other values; a list is
+              entered by itself, in each of its rows
   on a task, matched by "action" (start | stop | shutdown | reset | reboot) and "vmid" (any if absent):
     "task-error"    message, "when": "before" the act | "after" it was done
     "kvm-timeout"   start only: ends `start failed: command '/usr/bin/kvm ...' failed: got timeout`; "comes_up": false |

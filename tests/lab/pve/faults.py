@@ -61,7 +61,7 @@ class Fault:
     body: str = ""  # raw: instead of the answer
     content_type: str = "application/json"
     headers: dict[str, str] | None = None
-    rewrites: list[tuple[list[str], Any]] | None = None  # rewrite: (keys within `data`, "*" for each row; value)
+    rewrites: list[tuple[list[str], Any]] | None = None  # rewrite: (keys within `data`; value)
 
     @classmethod
     def parse(cls, data: dict[str, Any], name: str) -> Fault:
