@@ -248,6 +248,28 @@ def test_a_look_tells_which_are_dead_with_every_python(folder, python):
     assert one.inode == gone.lstat().st_ino and one.mtime_s == gone.lstat().st_mtime
 
 
+SHOW = """#!/bin/sh
+echo "Id=sglang.service"; echo "LoadState=loaded"; echo "ActiveState=inactive"
+echo "Environment=HF_TOKEN=hush-hush VLLM_RPC_BASE_PATH={folder}"
+"""
+
+
+def test_a_units_own_folder_is_looked_into_and_nothing_else_of_its_environment_leaves(folder, monkeypatch):
+    own, tools = folder / "rpc", folder / "bin"
+    own.mkdir()
+    tools.mkdir()
+    path = dead(own / name())
+    (tools / "systemctl").write_text(SHOW.format(folder=own))
+    (tools / "systemctl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    request = {"do": "look", "root": str(folder), "services": ["sglang.service"], "deadline": 60}
+    said = ask(LocalShell(), request, 90.0, (sys.executable,))
+    guest = read_guest(said.stdout)
+    assert guest is not None and isinstance(guest.leftovers, Known)
+    assert [i.name for i in guest.leftovers.value if i.folder == str(own)] == [path.name]
+    assert b"hush-hush" not in said.stdout + said.stderr
+
+
 def test_by_way_of_the_actuator(folder, monkeypatch):
     """The whole way, in the agent's own process: where it can't read pid 1, as in a container, nothing goes."""
     path = dead(folder / name())
