@@ -37,6 +37,8 @@ def next_command(history: History, kind: EndKind) -> str:
             return f"gpu-recover plan {target}"
         case EndKind.OUT_OF_TIME | EndKind.INTERRUPTED:
             return f"gpu-recover {target}"
+        case EndKind.CANNOT_TELL if history.last is not None and history.last.mark is None:
+            return f"gpu-recover doctor {target}    # where the way to the guest ends"
         case EndKind.CANNOT_TELL:
             return f"gpu-recover probe {target}"
         case EndKind.NEEDS_HUMAN:

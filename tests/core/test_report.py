@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from recover.core.report.lines import line
+from recover.core.report.lines import action_words, line
 from recover.core.report.plan import exit_code as plan_code
 from recover.core.report.plan import plan_json, plan_text, planned
 from recover.core.report.result import EXIT_CODES, exit_code, held, result
 from recover.core.report.text import text
 from recover.core.report.words import brief, size, span
-from recover.model.act import Outcome, Signal, StartVm, StopVm, VmRef
+from recover.model.act import AwaitGone, Outcome, Signal, StartVm, StopVm, VmRef
+from recover.model.process import ProcessId
 from recover.model.record import (
     Acted,
     Acting,
@@ -161,8 +162,9 @@ def test_the_plan_of_a_run_that_waited_says_for_what() -> None:
     stop = planned((*waited, Decided(161, Stop(end))))
     assert plan_code(stop) == 11 and "would do nothing and end blocked" in plan_text(stop)
     assert plan_json(stop)["exit_code"] == 11 and plan_json(stop)["step"] is None
+    assert plan_json(stop)["next"] == "lift it" and "  next: lift it" in plan_text(stop)
     healthy = planned((OPENED, saw(101, 0, 410), Decided(102, Stop(End(EndKind.HEALTHY, "")))))
-    assert plan_code(healthy) == 0 and "nothing to do" in plan_text(healthy)
+    assert plan_code(healthy) == 0 and "nothing to do" in plan_text(healthy) and plan_json(healthy)["next"] is None
 
 
 def test_words() -> None:
@@ -210,3 +212,11 @@ def test_where_its_launch_did_not_fit_the_one_that_does_stands_beside_it() -> No
     )
     told = text((opened, sick, kept, *rest))
     assert "it did not fit; corrected: python3 --hicache-size 51" in told
+
+
+def test_one_is_not_many() -> None:
+    who = ProcessId("boot", 7, 1)
+    assert action_words(Signal("g", (who,), "TERM")) == "SIGTERM to 1 process of group g"
+    assert action_words(Signal("g", (who, who), "TERM")) == "SIGTERM to 2 processes of group g"
+    assert action_words(AwaitGone("g", (who,), 5.0)) == "wait up to 5 s until 1 process is gone"
+    assert action_words(AwaitGone("g", (who, who), 5.0)) == "wait up to 5 s until 2 processes are gone"

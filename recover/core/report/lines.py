@@ -92,6 +92,10 @@ def _decision(decision: record.Try | record.Restore | record.Wait | record.Stop)
             assert_never(decision)
 
 
+def _processes(number: int) -> str:
+    return "1 process" if number == 1 else f"{number} processes"
+
+
 def action_words(action: act.Action) -> str:
     """An act in words."""
     match action:
@@ -100,9 +104,10 @@ def action_words(action: act.Action) -> str:
         case act.StartService(manager=manager, name=name):
             return f"start {name} ({manager})"
         case act.Signal(members=members, signal=signal, group=group):
-            return f"SIG{signal} to {len(members)} processes of group {group}"
+            return f"SIG{signal} to {_processes(len(members))} of group {group}"
         case act.AwaitGone(members=members, deadline_s=seconds):
-            return f"wait up to {span(seconds)} until {len(members)} processes are gone"
+            verb = "is" if len(members) == 1 else "are"
+            return f"wait up to {span(seconds)} until {_processes(len(members))} {verb} gone"
         case act.SetPersistence(bus_id=bus_id, on=on):
             return f"persistence {'on' if on else 'off'} for {bus_id}"
         case act.ResetGpu(gpus=gpus):

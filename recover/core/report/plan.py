@@ -161,6 +161,7 @@ def plan_json(plan: Planned) -> dict[str, Any]:
             for f in plan.saw.diagnosis.findings
         ],
         "gaps": [clean(g) for g in plan.saw.diagnosis.gaps],
+        "next": clean(plan.decision.end.next) or None if isinstance(plan.decision, Stop) else None,
         "ladder": [
             {"step": o.step, "scope": o.scope.word, "offer": type(o.offer).__name__.lower(), "says": clean(_offer(o)),
              "minutes": round(o.offer.blast.minutes, 1) if isinstance(o.offer, Ready) else None}

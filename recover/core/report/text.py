@@ -151,16 +151,21 @@ def _after(history: History) -> list[str]:
     owed = closed.carried if closed is not None else tuple(d.duty.key for d in history.duties)
     if owed:
         waits = {
-            d.duty.key: f"{d.duty.key} (not before its GPUs are well: {clean(d.held.why)})"
+            d.duty.key: f"{_owed(d.duty.key)} (not before its GPUs are well: {clean(d.held.why)})"
             for d in history.duties
             if d.held
         }
         lines += _section(
             f"Still owed ({count(len(owed), 'duty').replace('dutys', 'duties')}), the next run pays",
-            [waits.get(key, key) for key in owed],
+            [waits.get(key, _owed(key)) for key in owed],
         )
-    lines += _section("No longer owed", [f"{key}: {why}" for key, why in history.voided])
+    lines += _section("No longer owed", [f"{_owed(key)}: {why}" for key, why in history.voided])
     return lines
+
+
+def _owed(key: str) -> str:
+    """A duty's key says what it is; only our marker's holds nothing but a run's id."""
+    return "our marker in the guest" if key.startswith("marker:") else key
 
 
 def _still(history: History) -> list[str]:
