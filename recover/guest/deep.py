@@ -8,6 +8,7 @@ import os
 import re
 import time
 
+from recover.guest import mapped
 from recover.guest.child import Child, collect
 from recover.guest.handles import Nodes, connect, drm_of_gpus, network, targets
 from recover.guest.procs import live_threads, stat, threads
@@ -52,7 +53,8 @@ def inspect(pid: int, nodes: Nodes, known: "dict[str, Any]") -> "Optional[dict[s
             path = "%s/task/%d" % (base, alive[0][0])
             _files(row, path, nodes)
     row["argv"] = redact(_argv(path))
-    if not known.get("plain") or "holds" in row or "shm" in row:
+    plain = known.get("plain", 0)
+    if "holds" in row or "shm" in row or plain == 0 or (plain == 1 and mapped.perhaps(path)):
         _maps(row, path)
     if row.get("holds") or known.get("rss", 0) >= _WEIGHTY_KIB:
         row["io"] = _io(path)

@@ -113,10 +113,11 @@ _SIZES = (("", b"\nVmSize:"), ("rss", b"\nVmRSS:"), ("anon", b"\nRssAnon:"), ("s
           ("", b"\nHugetlbPages:"))  # fmt: skip
 
 
-def _sizes(row: "dict[str, Any]", text: bytes) -> bool:
-    """Memory in KiB, into its row; gives whether its mappings can say nothing.
+def _sizes(row: "dict[str, Any]", text: bytes) -> int:
+    """Memory in KiB, into its row; gives what its mappings can say.
 
-    That is, it is too small for CUDA, and has no page of shared memory, in RAM or swapped.
+    0: anything. 1: it has no page of shared memory or of huge ones, in RAM or swapped. 2: nothing: it is too small for
+    CUDA besides.
     """
     at, found = 0, []
     for short, name in _SIZES:
@@ -130,7 +131,9 @@ def _sizes(row: "dict[str, Any]", text: bytes) -> bool:
         if short:
             row[short] = kib
     size, _, _, shmem, swap, huge = found  # RssShmem: since Linux 4.5
-    return 0 <= size < _NO_CUDA_KIB and shmem == 0 and swap <= 0 and huge <= 0
+    if size < 0 or shmem != 0 or swap > 0 or huge > 0:
+        return 0
+    return 2 if size < _NO_CUDA_KIB else 1
 
 
 _NOTHING_PENDING = b"\nSigPnd:\t0000000000000000\nShdPnd:\t0000000000000000\n"

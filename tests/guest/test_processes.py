@@ -10,7 +10,7 @@ import pytest
 from recover.core.read.agent import read_guest
 from recover.edge.probe import ask
 from recover.edge.shell.local import LocalShell
-from recover.guest import handles
+from recover.guest import handles, mapped
 from recover.model.guest import Guest
 from recover.model.process import Process
 from recover.model.reading import Known
@@ -105,6 +105,27 @@ def test_every_open_file_is_seen_whatever_its_number(start, numbers):
     there = {name: os.readlink(f"{folder}/{name}") for name in os.listdir(folder)}
     assert dict(handles.targets(folder)) == there
     assert len(there) == 3 + len(numbers)
+
+
+@pytest.mark.parametrize("files", [(), ("/proc/self/exe",), ("/dev/shm",), ("/dev/shm", *["/proc/self/exe"] * 20)])
+def test_a_mapping_of_note_is_never_missed(start, files):
+    """The kernel gives a new mapping a lower address. Planted: the first taken for all of them, too many for none."""
+    code = f"""
+import ctypes, os, tempfile
+n = ctypes.c_long
+for place in {files!r}:
+    f = open(place, "rb") if os.path.isfile(place) else tempfile.TemporaryFile(dir=place)
+    if f.writable(): f.truncate(4096)
+    ctypes.CDLL(None).mmap(None, n(4096), 1, 1, f.fileno(), n(0))
+    f.close()
+"""
+    child = start(code + PLAIN)
+    with open(f"/proc/{child.pid}/maps") as file:
+        there = any(sign in line for line in file for sign in mapped.SIGNS)
+    assert there is ("/dev/shm" in files)
+    assert mapped.perhaps(f"/proc/{child.pid}") or not there
+    if not files and mapped._KNOWN[0]:
+        assert not mapped.perhaps(f"/proc/{child.pid}")
 
 
 @pytest.mark.lab
