@@ -156,7 +156,11 @@ def launch_text(command: tuple[str, ...], folder: str = "", *, here: bool = True
     path = Path(command[0])
     if len(command) > 1 or "\0" in command[0] or not path.is_file():
         return command_text(command), Files(folder) if here else {}
-    return _text(command[0], LONGEST), Files(str(path.parent), beside=not here)
+    parts = [
+        path,
+        *(sorted(Path(f"{path}.d").glob("*.conf")) if path.suffix == ".service" else ()),
+    ]  # with its drop-ins
+    return "\n".join(_text(str(part), LONGEST) for part in parts), Files(str(path.parent), beside=not here)
 
 
 class Files(dict[str, str]):

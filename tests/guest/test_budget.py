@@ -301,6 +301,9 @@ def test_a_unit_is_judged_with_the_files_that_it_names(incident, capsys, tmp_pat
         assert preflight("--here", "--save-facts", str(facts), "--", str(unit)) == 1
         assert capsys.readouterr().out.startswith("does-not-fit: 100000 GB x 8 ranks = 800000 GB")
         assert "hf_aaa" not in facts.read_text()
+    tree(tmp_path, {"sgl.service.d/size.conf": "[Service]\nEnvironmentFile=\nEnvironment=SIZE=200000\n"})
+    assert preflight("--here", "--", str(unit)) == 1
+    assert capsys.readouterr().out.startswith("does-not-fit: 200000 GB x 8 ranks")
     run.unlink()
     assert preflight("--here", "--", str(unit)) == 2
     assert f"{run} is run, and its text was not given" in capsys.readouterr().err

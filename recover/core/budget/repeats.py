@@ -34,7 +34,7 @@ def marked(launches: list[Launch], commands: Sequence[Command], at: int) -> list
             one,
             copies=one.copies * number,
             unresolved=(*one.unresolved, *more),
-            text="" if more or number > 1 else one.text,
+            text="" if more else one.text,
             stays=one.stays or stays,
             arms=(*command.arms, *one.arms),
         )

@@ -42,21 +42,30 @@ def read(text: str, files: Mapping[str, str]) -> Unit:
         return _container(text)
     unit = Unit()
     lines: list[tuple[int, int]] = []
+    listed: list[str] = []
     for name, start in _settings(text):
         raw, _ = _logical(text, start)
         if name == "Environment":
-            for word in _words(text, start, {}):
+            words = _words(text, start, {})
+            for word in words:
                 key, equals, value = word.text.partition("=")
                 if equals:
                     unit.env[key] = value
+            if not words:
+                unit.env.clear()
         elif name == "EnvironmentFile":
-            _environment_file(raw.strip(), files, unit)
+            if raw.strip():
+                listed.append(raw.strip())
+            else:
+                listed = []  # an empty one takes back those before it
         elif name == "ExecStart":
             lines = [*lines, (text.count("\n", 0, start) + 1, start)] if raw.strip() else []
         elif name in {"MemoryMax", "MemoryHigh", "MemoryLimit"}:
             limit = container_size(raw.strip())
             if limit is not None:
                 unit.memory_limit = min(limit, unit.memory_limit or limit)
+    for file in listed:  # their values win over those of Environment=
+        _environment_file(file, files, unit)
     for line, start in lines:
         unit.starts.append((line, _words(text, _after_prefix(text, start), unit.env)))
     return unit
