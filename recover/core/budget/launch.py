@@ -60,7 +60,10 @@ def parse(
     if len(text) > LONGEST:
         raise Problem("the launch text is longer than 1 MB")
     reader = _Reader({} if files is None else files, version, engine)
-    found = reader.document(text, env or {})
+    try:
+        found = reader.document(text, env or {})
+    except RecursionError:
+        raise Problem("the launch text is nested too deeply") from None
     if not found:
         noted = tuple(dict.fromkeys(reader.noted))[:_NOTED]
         raise Problem("no command here starts a server that is known", *noted, hint=KNOWN)
@@ -79,7 +82,7 @@ def from_argv(
     origin = Origin(env=tuple((env or {}).items()))
     try:
         return next(iter(_Reader({} if files is None else files, version).command(words, origin, 0)), None)
-    except Problem:
+    except (Problem, RecursionError):
         return None  # the text after `bash -c` is broken: a shell would not start it either
 
 

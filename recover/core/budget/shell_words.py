@@ -53,13 +53,18 @@ class Words:
         self.at = 0
         self.scope = scope
         self._whole, self._base = (text, 0) if whole is None else (whole, base)
+        self._counted = 0, 1  # a place and its line
 
     def place(self, at: int) -> str:
         text, at = self._whole, self._base + at
         return f"line {text.count(chr(10), 0, at) + 1}, column {at - (text.rfind(chr(10), 0, at) + 1) + 1}"
 
     def at_line(self) -> int:
-        return self._whole.count("\n", 0, self._base + self.at) + 1
+        here, (place, line) = self._base + self.at, self._counted
+        if here < place:
+            place, line = 0, 1
+        self._counted = here, line + self._whole.count("\n", place, here)
+        return self._counted[1]
 
     def piece(self) -> Piece:
         """One word from here."""

@@ -227,6 +227,7 @@ def test_an_lmcache_server_holds_the_memory_itself() -> None:
         ("apiVersion: v1\nkind: Pod\nspec:\n  containers:\n  - image: {{ .Values.image }}\n", "manifest, line 5"),
         ("services:\n  a:\n    image: lmsysorg/sglang\n    command: sglang serve --x 'y\n", "service a: a quote"),
         ("services:\n  a:\n    image: x\n    scale: many\n    command: sglang serve\n", "service a: replicas: 'many'"),
+        ("sglang serve " + "${A:-" * 3000 + "}" * 3000, "nested too deeply"),
         ("cat > x.sh <<'E'\nsglang serve --x 'y\nE\nbash x.sh", "x.sh: line 1, column 18"),
     ],
 )
