@@ -165,7 +165,7 @@ def test_a_recovery_whose_service_is_not_back_says_so() -> None:
     assert made.body.endswith("Next: gpu-recover x")
     silent = replace(run(EndKind.RECOVERED, service="x")[-1], end=End(EndKind.RECOVERED, "why"))  # type: ignore[type-var]
     told = ended([OPENED, SAW, silent])
-    assert told is not None and told.next == "gpu-recover follow node-174"
+    assert told is not None and told.next == "gpu-recover plan node-174"
 
 
 @pytest.mark.parametrize("kind", EndKind)

@@ -14,7 +14,7 @@ from recover.core.report.plan import plan_json, plan_text, planned
 from recover.core.report.result import EXIT_CODES, exit_code, held, result
 from recover.core.report.text import text
 from recover.core.report.words import brief, size, span
-from recover.model.act import AwaitGone, Outcome, Signal, StartVm, StopVm, VmRef
+from recover.model.act import AwaitGone, Outcome, Signal, StartService, StartVm, StopVm, VmRef
 from recover.model.process import ProcessId
 from recover.model.record import (
     Acted,
@@ -108,6 +108,28 @@ def test_recovered_without_its_service_is_15(service: str | None, code: int) -> 
     entries = recovered(service)
     assert result(entries, "")["exit_code"] == code
     assert ("BUT THE SERVICE IS NOT BACK" in text(entries).splitlines()[0]) == (code == 15)
+    following = result(entries, "")["next"]
+    assert (following is not None) == (code == 15) == ("\nNext: " in text(entries))
+
+
+@pytest.mark.parametrize(
+    ("manager", "name", "said"),
+    [
+        ("systemd", "sglang.service", "on node-174: journalctl -n 200 -u sglang.service    # why it does not serve"),
+        ("docker", "a b", "on node-174: docker logs --tail 200 'a b'    # why it does not serve"),
+        ("unheard-of", "x", "gpu-recover plan node-174"),
+    ],
+)
+@pytest.mark.parametrize("tried", [True, False])
+def test_of_a_service_that_is_not_back_its_log_is_next(manager: str, name: str, said: str, tried: bool) -> None:
+    """Planted and seen to fail: a name that is not quoted; what is still owed is left out."""
+    *before, closed = recovered("it is failed")
+    assert isinstance(closed, Closed)
+    if tried:
+        before.append(Acting(closed.at, 9, StartService(manager, name)))
+    else:
+        closed = replace(closed, carried=(f"service:{manager}/{name}",))
+    assert result((*before, closed), "")["next"] == said
 
 
 def test_every_end_has_its_exit_code() -> None:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from recover.core.history import History
 from recover.core.hooks import disrupted, prompted
 from recover.core.report.lookback import tone
-from recover.core.report.result import SERVICE_NOT_BACK, exit_code
+from recover.core.report.result import SERVICE_NOT_BACK, exit_code, what_next
 from recover.core.report.text import end_word
 from recover.core.report.words import UNKNOWN, span
 from recover.model.record import Closed, EndKind, Entry, Opened
@@ -67,10 +67,10 @@ def why(history: History, record: Record) -> str:
     return f"the journal ends without an end, and nobody works on this run: {doing}"
 
 
-def next_step(history: History, record: Record, opened: Opened) -> str:
+def next_step(entries: Sequence[Entry], history: History, record: Record, opened: Opened) -> str:
     """What a person types next; empty where nothing is left to do."""
     if history.closed is not None:
-        return history.closed.end.next
+        return what_next(entries, history)
     if record.rehearsal:
         return ""
     return f"gpu-recover follow {opened.target}" if record.alive else f"gpu-recover {opened.target}"

@@ -11,6 +11,7 @@ from recover.core.aftercare import HEALTHY
 from recover.core.clean import clean
 from recover.core.fold import fold
 from recover.core.redact import redact_text
+from recover.core.report.result import what_next
 from recover.core.report.words import count, span
 from recover.core.told import RANK, News, Owed
 from recover.model.notice import Event, Notice
@@ -50,7 +51,7 @@ def story(entries: Iterable[Entry], *, goes_on: bool) -> Story:
     if closed is not None:
         end = closed.end.kind.value
         said = f"{steps}; {end}" if steps else f"nothing; {end}"
-        return Story(said, closed.end.next)
+        return Story(said, what_next(entries, history))
     if goes_on:
         return Story(f"{steps}; a run goes on" if steps else "a run goes on", f"gpu-recover follow {target}")
     return Story(f"{steps}; the run was cut" if steps else "a run was cut", f"gpu-recover {target}")
@@ -66,10 +67,10 @@ def ended(entries: Iterable[Entry]) -> Notice | None:
     event = _event(closed, tried=bool(history.attempts) or history.paid > 0)
     if event is None:
         return None
-    what, following, title = closed.end.why, closed.end.next, ""
+    what, following, title = closed.end.why, what_next(entries, history), ""
     if closed.end.kind is EndKind.RECOVERED and event is Event.GAVE_UP:
         what = f"Its service is not back: {closed.service}. The rest is well: {what}"
-        following, title = following or f"gpu-recover follow {opened.target}", f"SERVICE NOT BACK {opened.target}"
+        title = f"SERVICE NOT BACK {opened.target}"
     first = next((f.says for f in history.first.diagnosis.findings), "") if history.first is not None else ""
     what = f"{what}. It was: {first}" if first and first not in what else what
     steps = ", ".join(dict.fromkeys(a.step for a in history.attempts)) or "nothing"

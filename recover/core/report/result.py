@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 from recover.core.aftercare import HEALTHY
 from recover.core.clean import clean
 from recover.core.fold import fold
-from recover.core.history import Attempt
+from recover.core.history import Attempt, History
 from recover.core.report.by_hand import by_hand
+from recover.model.act import StartService
 from recover.model.record import (
+    Acting,
     Began,
     Closed,
     Decided,
@@ -78,11 +81,33 @@ def result(entries: Iterable[Entry], journal: str) -> Json:
         "service": clean(closed.service) if closed is not None and closed.service is not None else None,
         "duties": list(closed.carried if closed is not None else (d.duty.key for d in history.duties)),
         "gaps": [clean(g) for g in seen.last.diagnosis.gaps] if seen.last is not None else [],
-        "next": (closed.end.next or None) if closed is not None else None,
+        "next": what_next(entries, history) or None,
         "journal": journal or None,
         "evidence": history.evidence or None,
         **{key: lines for key, lines in told.items() if lines},
     }
+
+
+_LOGS = {
+    "systemd": "journalctl -n 200 -u",
+    "systemd-user": "journalctl --user -n 200 -u",
+    "docker": "docker logs --tail 200",
+    "podman": "podman logs --tail 200",
+    "supervisord": "supervisorctl tail",
+}
+
+
+def what_next(entries: Iterable[Entry], history: History) -> str:
+    """What a person types after the run; of a service that did not come back its own log knows why."""
+    closed = history.closed
+    if closed is None or closed.end.next or closed.service in (None, HEALTHY):
+        return closed.end.next if closed is not None else ""
+    target = history.opened.target if history.opened is not None else "TARGET"
+    started = (e.action for e in entries if isinstance(e, Acting) and isinstance(e.action, StartService))
+    names = [(a.manager, a.name) for a in started if not a.monitor]
+    names += [(m, name) for m, _, name in (k.removeprefix("service:").partition("/") for k in closed.carried) if name]
+    logs = [f"{_LOGS[manager]} {quote(name)}" for manager, name in dict.fromkeys(names) if manager in _LOGS]
+    return f"on {target}: {'; '.join(logs)}    # why it does not serve" if logs else f"gpu-recover plan {target}"
 
 
 def notes(entries: Iterable[Entry]) -> tuple[str, ...]:

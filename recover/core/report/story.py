@@ -118,7 +118,7 @@ def story(entries: Iterable[Entry], record: Record) -> Story:
         code=code,
         end=end,
         why=why(history, record),
-        next=next_step(history, record, opened),
+        next=next_step(entries, history, record, opened),
         began=began,
         ended=ended,
         facts=facts(entries, opened, began, ended, done, record.zone),

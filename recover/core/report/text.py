@@ -9,7 +9,7 @@ from recover.core.fold import fold
 from recover.core.history import History
 from recover.core.report.by_hand import by_hand
 from recover.core.report.lines import figures, line
-from recover.core.report.result import Json, gpus, hooks, looks, notes, opened_at, ram
+from recover.core.report.result import Json, gpus, hooks, looks, notes, opened_at, ram, what_next
 from recover.core.report.words import UNKNOWN, base_words, brief, columns, count, hit_lines, size, span
 from recover.core.sentences import START_AS, grouped
 from recover.model.act import Hit
@@ -41,8 +41,8 @@ def text(entries: Iterable[Entry], journal: str = "") -> str:
     lines += _section("Why no other rung", passed_over(history))
     lines += _section("Still wrong", _still(history))
     lines += _section("Not seen", history.last.diagnosis.gaps if history.last is not None else ())
-    if history.closed is not None and history.closed.end.next:
-        lines.append(f"Next: {clean(history.closed.end.next)}")
+    if following := what_next(entries, history):
+        lines.append(f"Next: {clean(following)}")
     lines += [f"Evidence: {clean(history.evidence)}"] if history.evidence else []
     lines += [f"Journal: {clean(journal)}"] if journal else []
     return "\n".join(lines)
@@ -159,7 +159,7 @@ def _after(history: History) -> list[str]:
             f"Still owed ({count(len(owed), 'duty').replace('dutys', 'duties')}), the next run pays",
             [waits.get(key, _owed(key)) for key in owed],
         )
-    lines += _section("No longer owed", [f"{_owed(key)}: {why}" for key, why in history.voided])
+    lines += _section("No longer owed", dict.fromkeys(f"{_owed(key)}: {why}" for key, why in history.voided))
     return lines
 
 
