@@ -127,9 +127,9 @@ def _shm(said: Mapping[Any, Any], around: Mapping[str, str]) -> int | None:
 
 
 def _environment(said: Any, around: Mapping[str, str], service: Service) -> None:
-    pairs = said.items() if isinstance(said, dict) else [str(s).partition("=")[::2] for s in _list(said)]
+    pairs = said.items() if isinstance(said, dict) else [scalar(s).partition("=")[::2] for s in _list(said)]
     for name, value in pairs:
-        text = around.get(str(name)) if value is None else str(value)
+        text = around.get(str(name)) if value is None else scalar(value)
         if text is None:
             continue
         word = _filled(text, around, service.assumed)
@@ -160,7 +160,7 @@ def _list(said: Any) -> list[Any]:
 def _words(said: Any, around: Mapping[str, str], assumed: list[str], service: str) -> list[Word]:
     """A string is split as a shell does, without its expansions: those are made by compose, or inside the container."""
     if not isinstance(said, str):
-        return [_filled(_scalar(s), around, assumed) for s in _list(said)]
+        return [_filled(scalar(s), around, assumed) for s in _list(said)]
     filled = _filled(said, around, assumed, keep=True)
     try:
         words = words_of_quoted(filled.partial or filled.text)
@@ -175,7 +175,10 @@ def _word(text: str) -> Word:
     return Word(as_written(text), None, why, may_be_many(text), as_written(text)) if why else Word(text)
 
 
-def _scalar(value: Any) -> str:
+def scalar(value: Any) -> str:
+    """A value as text. Raises Problem for a list or a table, which no word of a command and no variable is."""
+    if isinstance(value, list | dict):
+        raise Problem("a list or a table stands where a text belongs")
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 from recover.core.budget.commands import HEARD, Found
-from recover.core.budget.compose import load_documents
+from recover.core.budget.compose import load_documents, scalar
 from recover.core.budget.containers import CONTAINER_SHM, contained
 from recover.core.budget.options import Word
 from recover.core.clean import clean
@@ -44,7 +44,7 @@ def read(text: str) -> list[Pod]:
     found = []
     for document in documents:
         kind = clean(str(document.get("kind", "")), 40)
-        for spec, container in _containers(document, 0):
+        for spec, container in _containers(document, 0, set()):
             pod = _pod(f"{kind} {clean(_name(document), 60)}", spec, container, maps)
             if pod is not None:
                 pod.assumed += _replicas(document)
@@ -63,13 +63,15 @@ def _name(document: Mapping[Any, Any]) -> str:
     return str(metadata.get("name", "")) if isinstance(metadata, dict) else ""
 
 
-def _containers(node: Any, depth: int) -> Iterator[tuple[Mapping[Any, Any], Mapping[Any, Any]]]:
+def _containers(node: Any, depth: int, seen: set[int]) -> Iterator[tuple[Mapping[Any, Any], Mapping[Any, Any]]]:
     """Containers with the pod that they stand in, wherever a resource keeps them."""
-    if depth > _DEEPEST:
+    if depth > _DEEPEST or id(node) in seen:  # an alias may lead back, or to the same place many times
         return
+    if isinstance(node, list | dict):
+        seen.add(id(node))
     if isinstance(node, list):
         for inner in node:
-            yield from _containers(inner, depth + 1)
+            yield from _containers(inner, depth + 1, seen)
     elif isinstance(node, dict):
         for container in node["containers"] if isinstance(node.get("containers"), list) else ():
             if isinstance(container, dict):
@@ -78,7 +80,7 @@ def _containers(node: Any, depth: int) -> Iterator[tuple[Mapping[Any, Any], Mapp
             yield node, node["mainContainer"]
         for key, inner in node.items():
             if key != "containers":
-                yield from _containers(inner, depth + 1)
+                yield from _containers(inner, depth + 1, seen)
 
 
 def _pod(where: str, spec: Mapping[Any, Any], container: Mapping[Any, Any], maps: Mapping[str, Any]) -> Pod | None:
@@ -115,7 +117,7 @@ def _environment(container: Mapping[Any, Any], maps: Mapping[str, Any], state: F
         if value is None and isinstance(entry.get("valueFrom"), dict):
             value = _from_map(entry["valueFrom"].get("configMapKeyRef"), maps)
         if value is not None:
-            env[name] = _REFERENCE.sub(lambda m: env.get(m[1] or "", m[0]), _scalar(value))
+            env[name] = _REFERENCE.sub(lambda m: env.get(m[1] or "", m[0]), scalar(value))
         elif name.startswith(HEARD):
             state.unclear.append((name, "its value stands elsewhere"))
     return env
@@ -128,16 +130,12 @@ def _from_map(said: Any, maps: Mapping[str, Any]) -> Any:
 
 def _filled(value: Any, env: Mapping[str, str]) -> Word:
     """A word with its `$(NAME)`: one that isn't known stays, as for Kubernetes, and is marked."""
-    text = _scalar(value)
+    text = scalar(value)
     missing = [m[1] for m in _REFERENCE.finditer(text) if m[1] and m[1] not in env]
     filled = _REFERENCE.sub(lambda m: "$" if m[1] is None else env.get(m[1], m[0]), text)
     if missing and " " not in text:
         return Word(filled, None, f"$({missing[0]}) is not set in this manifest", partial=filled)
     return Word(filled)
-
-
-def _scalar(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _list(said: Any) -> list[Any]:

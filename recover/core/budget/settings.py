@@ -95,6 +95,8 @@ def _leaves(table: Mapping[Any, Any], prefix: str, depth: int) -> Iterator[tuple
         name = f"{prefix}{key}".replace("_", "-")
         if isinstance(value, dict) and depth < 8:
             yield from _leaves(value, f"{name}.", depth + 1)
+        elif isinstance(value, list):
+            yield name, f"{len(value)} values"
         elif value is not None:
             yield name, str(value).lower() if isinstance(value, bool) else str(value)
 

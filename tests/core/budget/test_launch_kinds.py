@@ -217,6 +217,15 @@ def test_an_lmcache_server_holds_the_memory_itself() -> None:
     assert judge(engine, Facts(Known(4000 * GIB), others=(server,))).total_high == 0
 
 
+def test_aliases_that_lead_back_or_swell_are_no_trouble() -> None:
+    loop = "apiVersion: v1\nkind: Pod\nspec: &s\n  containers: [{image: lmsysorg/sglang, command: [sglang, serve]}]\n"
+    assert len(parse(f"{loop}  again: *s\n")) == 1
+    swell = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}, *a{i - 1}]\n" for i in range(1, 30))
+    assert len(parse(f"{loop}{swell}")) == 1
+    with pytest.raises(Problem, match="a list or a table stands where a text belongs"):
+        parse(f"{swell}services:\n  a: {{image: lmsysorg/sglang, command: *a29}}\n")
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
