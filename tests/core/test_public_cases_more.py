@@ -17,7 +17,7 @@ from recover.core.past import Past
 from recover.edge.simulated import FAULTS
 from recover.model.contact import Failure
 from recover.model.gpu import Condition, Driver, Gpu, GpuProcess, RecoveryAction
-from recover.model.guest import Mark, Mute
+from recover.model.guest import BootFacts, Mark, Mute
 from recover.model.hypervisor import AgentState, Task
 from recover.model.ladder import Ready
 from recover.model.process import Process
@@ -356,6 +356,14 @@ def test_what_had_to_be_waited_for_is_not_taken_from_the_ladder_s_time() -> None
     assert ready and late.at + sum(r.line.worst_case_s for r in ready) <= history.deadline_at
     again = fold([replace(late, at=late.at + 60.0 * i) for i in range(1, 9)], history)
     assert again.deadline_at == history.deadline_at, "each look would put the end off"
+
+
+def test_whoever_else_restarts_the_guest_is_waited_for_and_not_for_ever() -> None:
+    """open-gpu-kernel-modules 1027: a restart that somebody asked for hangs in the driver's shutdown."""
+    down = within(b.serving_snapshot(processes=rank_lost(2)), boot=Known(BootFacts("systemd", state="stopping")))
+    looks = follow([down] * 12, 60.0)
+    assert all(d.ripening for d in looks[:10])
+    assert sorted(told(looks[-1])) == [("dead-group", "process"), ("reboot-hangs", "vm")]
 
 
 # ------------------------------------------------------------------------------------------ after a try

@@ -6,7 +6,7 @@ What can lie on our way to it still counts for nothing, and a changed host key i
 
 from __future__ import annotations
 
-from recover.core.look import Gap, Look, Signs, watch
+from recover.core.look import BOOT_S, Gap, Look, Signs, watch
 from recover.model.contact import Failure
 from recover.model.guest import Guest
 from recover.model.hypervisor import AgentState, Hypervisor
@@ -21,6 +21,8 @@ _DOWN = frozenset({
 def reboot_hangs(look: Look) -> Signs:
     """The guest that we asked to restart still is, or hangs in, the boot that was to end."""
     asked, guest, seen = look.past.reboot, look.snapshot.guest, look.snapshot.hypervisor
+    if asked is None and isinstance(guest, Guest):
+        yield from _asked_by_others(guest)
     if asked is None or (isinstance(seen, Hypervisor) and seen.status != "running"):
         return
     if isinstance(guest, Guest):
@@ -46,6 +48,17 @@ def reboot_hangs(look: Look) -> Signs:
         yield finding
     else:
         yield watch(f"reboot:{asked.boot_id}", 0, 1, asked.deadline_s, finding)
+
+
+def _asked_by_others(guest: Guest) -> Signs:
+    """Somebody else restarts it or shuts it down: that is waited for, and nothing is done beside it meanwhile.
+
+    One that hangs in the driver's shutdown never gets there by itself (open-gpu-kernel-modules issue 1027).
+    """
+    if isinstance(guest.boot, Known) and guest.boot.value.state == "stopping":
+        says = "the guest is going down, as somebody else asked, and does not get there"
+        finding = Finding("reboot-hangs", says, Scope.VM, None, (), at_least=Scope.VM)
+        yield watch(f"stopping:{guest.mark.boot_id}", 0, 1, BOOT_S, finding)
 
 
 def _stopping(guest: Guest, sure: bool) -> bool:
