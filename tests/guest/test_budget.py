@@ -137,11 +137,12 @@ def test_an_interpreter_that_is_none_is_a_gap(interpreter, word, agent):
 
 
 def test_a_hanging_or_lying_interpreter_costs_its_deadline_and_no_more(agent, tmp_path):
-    for text, word in (("#!/bin/sh\nexec sleep 600\n", "timeout"), ("#!/bin/sh\necho '[1]'; echo oops\n", "garbled")):
+    hangs, lies = "#!/bin/sh\nexec sleep 600\n", "#!/bin/sh\necho '[1]'; echo oops\n"
+    for text, word, deadline in ((hangs, "timeout", 6), (lies, "garbled", 60)):
         fake = tmp_path / "python3"
         fake.write_text(text)
         fake.chmod(0o755)
-        report = agent("budget", engine="sglang", interpreter=str(fake), deadline=4)
+        report = agent("budget", engine="sglang", interpreter=str(fake), deadline=deadline)
         assert any(gap.startswith(f"budget-engine: {word}") for gap in report.gaps()), report.gaps()
         assert report.one("budget-gpus") is not None
 
