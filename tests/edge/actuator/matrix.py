@@ -20,6 +20,7 @@ from recover.engine import Run, World
 from recover.model.act import Action, Outcome, ResetVm, ShutdownVm, StartVm, StopVm
 from recover.model.ladder import Playbook
 from recover.model.record import Acted, Acting, Entry, Opened
+from tests.edge.actuator.vm_bench import FastClock
 from tests.edge.proxmox.conftest import Lab
 
 SECOND = 0.004  # one second of ours, in real ones
@@ -52,24 +53,6 @@ class Nobody:
     def acted(self, action: Action) -> None: ...
     def pending(self) -> str:
         return ""
-
-
-class FastClock:
-    """Time that passes only by sleeping, and then `second` real seconds for one: no busy machine makes us late."""
-
-    def __init__(self, second: float) -> None:
-        self.second, self._began, self._at = second, time.time(), 0.0
-
-    def passed(self) -> float:
-        self._at += 0.001  # whoever only looks at the clock sees it move
-        return self._at
-
-    def now(self) -> float:
-        return self._began + self.passed()
-
-    def sleep(self, seconds: float) -> None:
-        self._at += max(0.0, seconds)
-        time.sleep(max(0.0, seconds) * self.second)
 
 
 @dataclass

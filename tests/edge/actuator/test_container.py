@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -17,6 +16,7 @@ from recover.edge.proxmox.tasks import Tasks
 from recover.model.act import Action, AwaitBoot, Outcome, ShutdownVm, StartVm, StopVm, VmRef
 from recover.model.guest import Guest
 from tests.core import builders as b
+from tests.edge.actuator.vm_bench import FastClock
 from tests.edge.proxmox.conftest import SECRET, TOKEN, settings
 
 CT = VmRef("pve", 200, "", "ct-200", container=True)
@@ -37,15 +37,10 @@ def act(ct: Any, fakepve: Any, fakepve_cafile: str) -> Iterator[Callable[[Action
         client = Client(settings(fakepve.url, ca_file=fakepve_cafile), sleep=lambda _: None)
         stack.callback(client.close)
 
-        def clock() -> float:
-            return time.monotonic() * 50
-
-        def sleep(seconds: float) -> None:
-            time.sleep(seconds / 50)
-
-        tasks = Tasks(client, sleep=sleep, clock=clock)
+        fast = FastClock(0.02)
+        tasks = Tasks(client, sleep=fast.sleep, clock=fast.passed)
         hands = HypervisorActuator(
-            client, tasks, "pve", clock=clock, sleep=sleep, await_boot=lambda a: Outcome(True, "up")
+            client, tasks, "pve", clock=fast.passed, sleep=fast.sleep, await_boot=lambda a: Outcome(True, "up")
         )
         yield hands.perform
 
