@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,14 +23,22 @@ from recover.wiring import App, Flags, Wired
 
 
 class FastClock:
-    """The wall's clock, `speed` times faster; what the simulated machine takes also takes time."""
+    """The wall's clock, `speed` times faster; what the simulated machine takes also takes time.
+
+    A stop of the whole process counts for a moment only: else a busy machine's second would be a quarter of an hour.
+    """
 
     def __init__(self, speed: float) -> None:
-        self._speed, self._began, self._real = speed, time.time(), time.monotonic()
+        self._speed, self._now, self._real = speed, time.time(), time.monotonic()
+        self._lock = threading.Lock()
         self._woken: Callable[[], bool] = lambda: False
 
     def now(self) -> float:
-        return self._began + (time.monotonic() - self._real) * self._speed
+        with self._lock:
+            real = time.monotonic()
+            self._now += min(real - self._real, 0.1) * self._speed
+            self._real = real
+            return self._now
 
     def sleep(self, seconds: float) -> None:
         until = self.now() + seconds
