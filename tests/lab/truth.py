@@ -135,6 +135,7 @@ def state(keeper: Keeper) -> dict[str, Any]:
         with contextlib.suppress(OSError, ValueError):
             inside = keeper.process.ask("state")
     with keeper.lock:
+        keeper.read_notes()  # what was written before the question is in the answer, whenever the next round is
         now = time.monotonic()
         ram = keeper.ledger.ram(now)
         launches = [
