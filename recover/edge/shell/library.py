@@ -28,6 +28,7 @@ with _without("invoke"):
     from paramiko.agent import AgentKey
     from paramiko.common import MSG_CHANNEL_REQUEST, cMSG_GLOBAL_REQUEST
     from paramiko.pkey import PublicBlob
+    from paramiko.transport import ChannelMap
 
 
 def for_match_exec() -> None:
@@ -37,4 +38,6 @@ def for_match_exec() -> None:
     config.invoke = importlib.import_module("invoke")  # type: ignore[attr-defined]
 
 
-__all__ = ["MSG_CHANNEL_REQUEST", "AgentKey", "PublicBlob", "cMSG_GLOBAL_REQUEST", "for_match_exec", "paramiko"]
+__all__ = [
+    "MSG_CHANNEL_REQUEST", "AgentKey", "ChannelMap", "PublicBlob", "cMSG_GLOBAL_REQUEST", "for_match_exec", "paramiko",
+]  # fmt: skip

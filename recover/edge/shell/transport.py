@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from recover.edge.shell import host_key, known_hosts
 from recover.edge.shell.clock import Limit, out_of_time
 from recover.edge.shell.failures import ShellError, Stage, translate
-from recover.edge.shell.library import MSG_CHANNEL_REQUEST, cMSG_GLOBAL_REQUEST, paramiko
+from recover.edge.shell.library import MSG_CHANNEL_REQUEST, ChannelMap, cMSG_GLOBAL_REQUEST, paramiko
 from recover.edge.shell.route import Hop
 from recover.edge.shell.settings import SshSettings
 from recover.edge.shell.wire import Wire
@@ -37,6 +37,22 @@ def _on_request(channel: Any, message: Any) -> None:
     paramiko.Channel._handle_request(channel, message)  # type: ignore[attr-defined]
 
 
+class _Channels(ChannelMap):
+    """A channel knows its transport before anybody can see it.
+
+    The library tells it afterwards (transport.py, `open_channel`): if the connection ends between the two, the
+    transport's thread dies with a traceback on the terminal, and who opens the channel waits for his whole deadline.
+    """
+
+    def __init__(self, transport: paramiko.Transport) -> None:
+        super().__init__()
+        self._transport = transport
+
+    def put(self, chanid: int, chan: Any) -> None:
+        chan._set_transport(self._transport)
+        super().put(chanid, chan)
+
+
 _GCM = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com")
 
 
@@ -56,6 +72,7 @@ class Transport(paramiko.Transport):
         self._active_check_timeout = look_up_s
         self.key_order: tuple[str, ...] = ()
         super().__init__(wire)  # type: ignore[arg-type]
+        self._channels = _Channels(self)
         self.wire = wire
         self.died_silent = False
         self.open_refusal = ""

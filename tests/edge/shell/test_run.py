@@ -10,6 +10,8 @@ import time
 import pytest
 
 from recover.edge.shell import LocalShell, Shell, SshShell
+from recover.edge.shell.library import paramiko
+from recover.edge.shell.transport import Transport
 from recover.model.contact import Broken, Failure, Ran
 
 from .conftest import Sshd
@@ -173,6 +175,21 @@ def test_a_stale_connection_is_replaced_before_anything_is_sent(start_sshd) -> N
     shell.connect(20)
     for pid in server.connections():
         os.kill(pid, signal.SIGKILL)
+    assert isinstance(shell.run(["true"], deadline=20), Ran)
+
+
+def test_a_connection_that_ends_while_a_channel_is_opened_ends_all_of_it(start_sshd) -> None:  # type: ignore[no-untyped-def]
+    """Seen to fail with the library's own map: its thread died of it, and the connection was called active for ever."""
+    server, before = start_sshd(), set(threading.enumerate())
+    shell = server.shell()
+    shell.connect(20)
+    (transport,) = (t for t in set(threading.enumerate()) - before if isinstance(t, Transport))
+    half_made = paramiko.Channel(999)
+    transport._channels.put(999, half_made)  # so far the library is when it ends
+    for pid in server.connections():
+        os.kill(pid, signal.SIGKILL)
+    transport.join(60)
+    assert half_made.closed and not transport.active
     assert isinstance(shell.run(["true"], deadline=20), Ran)
 
 
