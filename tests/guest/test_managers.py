@@ -65,12 +65,14 @@ def told() -> tuple[Service, ...]:
     return tuple(s for s in guest.services.value if s.manager == "supervisord")
 
 
+@pytest.mark.xdist_group("supervisord")  # a guest's are all asked: of two tests each would find the other's
 def test_supervisord_is_asked_with_its_own_configuration(supervisord):
     found = {s.name: s for s in told()}
     assert found["gprstay"].state == "RUNNING" and found["gprstay"].main_pid > 1
     assert found["gprfail"].state in ("FATAL", "EXITED", "BACKOFF", "STARTING")
 
 
+@pytest.mark.xdist_group("supervisord")  # a guest's are all asked: of two tests each would find the other's
 def test_a_program_stops_and_starts_and_both_are_done_once(supervisord):
     stop, begin = StopService("supervisord", "gprstay", 30.0), StartService("supervisord", "gprstay", 30.0)
     first, second = actuator.perform(stop), actuator.perform(stop)
