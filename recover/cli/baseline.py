@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import click
 
-from recover.cli.common import app, emit, emit_json, places, playbook_of, resolve
+from recover.cli.common import app, emit, emit_json, local_time, places, playbook_of, resolve
 
 if TYPE_CHECKING:
     from recover.model.snapshot import Baseline, Target
@@ -102,7 +101,7 @@ def _words(name: str, saved: Baseline) -> str:
     from recover.core.clean import clean
     from recover.core.report.words import columns, count, size
 
-    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(saved.saved_at)) if saved.saved_at else "?"
+    when = local_time(saved.saved_at) if saved.saved_at else "?"
     rows = [
         [gpu.bus_id, gpu.uuid, size(gpu.used_mib) + " used", f"x{gpu.link_width}" if gpu.link_width else "width ?"]
         for gpu in saved.gpus

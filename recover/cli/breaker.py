@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from recover.cli.common import app, emit, emit_json, note, places, state
+from recover.cli.common import app, emit, emit_json, local_time, note, places, state
 from recover.cli.views import working
 from recover.core.clean import clean
 
@@ -65,7 +65,7 @@ def close(why: str, as_json: bool) -> int:
     elif was is None:
         emit("the breaker was closed already")
     else:
-        emit(f"closed: it was open since {_when(was.opened_at)}: {clean(was.target)}: {clean(was.why)}")
+        emit(f"closed: it was open since {local_time(was.opened_at)}: {clean(was.target)}: {clean(was.why)}")
     if was is not None:
         for said in _announce(was, ledger.breakers[-1]):
             note(f"gpu-recover breaker: {clean(said, 600)}")
@@ -82,7 +82,7 @@ def _announce(was: Breaker, now: Breaker) -> tuple[str, ...]:
     except UsageProblem as error:
         return (f"nobody is told that it is closed: {'; '.join(error.problems)}",)
     why = f": {now.closed_why}" if now.closed_why else ""
-    what = f"{now.closed_by} closed it{why}. It was open since {_when(was.opened_at)}: {was.target}: {was.why}"
+    what = f"{now.closed_by} closed it{why}. It was open since {local_time(was.opened_at)}: {was.target}: {was.why}"
     with working("telling people"):
         return herald.announce(Notice(now.closed_at, Event.BREAKER, was.target, what, over=True))
 
@@ -135,20 +135,20 @@ def _lines(ledger: Ledger) -> list[str]:
     lines = ["closed: unattended recovery may act, within its limits"]
     if found is not None:
         lines = [
-            f"OPEN since {_when(found.opened_at)}: nothing is recovered unattended",
+            f"OPEN since {local_time(found.opened_at)}: nothing is recovered unattended",
             f"  {clean(found.target)}: {clean(found.why)}",
             f"Next: gpu-recover history {clean(found.target)}, mend it, then gpu-recover breaker close --why TEXT",
         ]
     for permit in ledger.permits:
         if not permit.ended:
-            lines.append(f"at work: {clean(permit.target)} since {_when(permit.began)} (pid {permit.holder.pid})")
+            lines.append(f"at work: {clean(permit.target)} since {local_time(permit.began)} (pid {permit.holder.pid})")
     for permit in ledger.permits[-_SHOWN:]:
         if permit.ended:
-            lines.append(f"acted on: {clean(permit.target)} {_when(permit.began)}, {clean(permit.end)}")
+            lines.append(f"acted on: {clean(permit.target)} {local_time(permit.began)}, {clean(permit.end)}")
     for past in reversed([b for b in ledger.breakers if b.closed_at][-5:]):
         why = f": {clean(past.closed_why)}" if past.closed_why else ""
-        lines.append(f"was open {_when(past.opened_at)} ({clean(past.target)}), closed {_when(past.closed_at)} "
-                     f"by {clean(past.closed_by)}{why}")  # fmt: skip
+        lines.append(f"was open {local_time(past.opened_at)} ({clean(past.target)}), "
+                     f"closed {local_time(past.closed_at)} by {clean(past.closed_by)}{why}")  # fmt: skip
     return lines
 
 
@@ -182,7 +182,3 @@ def _data(ledger: Ledger) -> dict[str, Any]:
             for p in ledger.permits
         ],
     }
-
-
-def _when(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))

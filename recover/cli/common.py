@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -110,6 +111,10 @@ def note(text: str) -> None:
     """A word beside the result, on stderr."""
     with contextlib.suppress(OSError):
         click.echo(text, err=True)
+
+
+def local_time(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
 def emit_json(value: Any) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from recover.cli.common import emit, emit_json, note, places, state, target_name
+from recover.cli.common import emit, emit_json, local_time, note, places, state, target_name
 
 if TYPE_CHECKING:
     from recover.core.lookback import HookTold, Told
@@ -88,7 +88,7 @@ def _list(runs: Sequence[Told]) -> Table:
     hooked = any(run.hooks for run in runs)
     for run in runs:
         took = span(run.ended - run.began) if run.ended is not None else "?"
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.began)) if run.began else "?"
+        when = local_time(run.began) if run.began else "?"
         end = run.end + (" (service not back)" if run.code == 15 else "")
         said = [when, run.target, ", ".join(run.tried) or "nothing", took, run.who, run.run]
         cells = [(text, "plain") for text in said]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from recover.cli.common import app, emit, emit_json, note, places
+from recover.cli.common import app, emit, emit_json, local_time, note, places
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -159,7 +159,7 @@ def _lines(row: dict[str, object]) -> list[str]:
     if row["undelivered"]:
         lines.append(f"  not delivered yet: {row['undelivered']} (tried again at the next check)")
     lines += [
-        f"  open: {clean(o['target'])} {o['state']} {', '.join(o['signals'])} (told {_when(o['told_at'])})"
+        f"  open: {clean(o['target'])} {o['state']} {', '.join(o['signals'])} (told {local_time(o['told_at'])})"
         for o in opened
     ]
     return lines
@@ -179,10 +179,6 @@ def _hooks(opened: App) -> None:
                 _paint(f"open: before-disruption was run on {clean(name)}, and nothing has followed yet", "yellow")
                 + f"\n  Next: gpu-recover {clean(name)}   (its end runs after-recovery or gave-up)"
             )
-
-
-def _when(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
 def _paint(text: str, colour: str) -> str:

@@ -6,7 +6,7 @@ import re
 
 from recover.core.history import History
 from recover.core.look import ONLY_NODE
-from recover.core.next_by_hand import gpus_of_container, line_for, own_task
+from recover.core.next_by_hand import gpus_of_container, line_for, not_for, own_task, signals
 from recover.model.act import Due, Pass, StartVm
 from recover.model.hypervisor import GuestKind
 from recover.model.ladder import RungOption
@@ -20,7 +20,7 @@ _REBOOT = "reboot the Proxmox node when its other guests allow it; if the card i
 
 def next_command(history: History, kind: EndKind) -> str:
     """One command (or an empty string): what a person types next."""
-    target = history.opened.target if history.opened is not None else "TARGET"
+    target = history.target
     for owed in history.due(Due.AT_ONCE):
         if isinstance(owed.duty.do, StartVm):
             vm = owed.duty.do.vm
@@ -58,8 +58,7 @@ def lifted(history: History, scope: Scope, lift: str) -> str:
         return lift
     if scope > Scope.GPU and not any(option.startswith("--approve") for option in options):
         options.append(f"--approve {scope.word}")
-    target = history.opened.target if history.opened is not None else "TARGET"
-    return f"{lift}: gpu-recover {target} {' '.join(options)}"
+    return f"{lift}: gpu-recover {history.target} {' '.join(options)}"
 
 
 def _held_up(vmid: int) -> str:
@@ -71,10 +70,6 @@ def _held_up(vmid: int) -> str:
 _ONLY_POWER = frozenset({"pci-device-dead", "leftover-qemu"})
 
 
-def _found(history: History) -> set[str]:
-    return {f.signal for f in history.last.diagnosis.findings} if history.last is not None else set()
-
-
 def _needs_node(history: History) -> bool:
     found = history.last.diagnosis.findings if history.last is not None else ()
     return any(f.signal in _ONLY_POWER or ONLY_NODE in f.evidence for f in found)
@@ -83,26 +78,22 @@ def _needs_node(history: History) -> bool:
 def _above(history: History, target: str) -> str:
     if _needs_node(history):
         return _REBOOT
-    if "container-lost-gpus" in _found(history) and (line := gpus_of_container(history)):
+    if line := gpus_of_container(history):
         return line
     if history.last is not None and any(_shut(option) for option in history.last.options):
         return f"gpu-recover doctor {target}    # Proxmox could not be asked, and a rung needs it"
-    if history.last is not None and any(_not_for_containers(option) for option in history.last.options):
+    if history.last is not None and any(not_for(GuestKind.CONTAINER, option) for option in history.last.options):
         return f"gpu-recover {target} --playbook container --approve vm"
     top = max((a.scope for a in history.attempts), default=Scope.PROCESS)
-    if top < Scope.GUEST and "pci-device-gone" not in _found(history):
+    if top < Scope.GUEST and "pci-device-gone" not in signals(history):
         return f"gpu-recover {target} --max-scope vm --approve vm"
     cycled = any(a.scope is Scope.VM and a.outcome is not None and a.outcome.ok for a in history.attempts)
-    useful = cycled or "pci-device-gone" in _found(history)
+    useful = cycled or "pci-device-gone" in signals(history)
     if history.last is None or top is Scope.HOST_DEVICE or not history.last.vitals.devices or not useful:
         return _REBOOT
     if Channel.HOST.value in history.last.diagnosis.channels:
         return f"gpu-recover {target} --playbook lost-gpu --max-scope host-device --approve host-device"
     return _on_node(history.last.vitals)
-
-
-def _not_for_containers(option: RungOption) -> bool:
-    return isinstance(option.offer, Pass) and option.offer.why == f"not for a {GuestKind.CONTAINER}"
 
 
 def _shut(option: RungOption) -> bool:

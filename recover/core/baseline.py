@@ -5,9 +5,9 @@ A changed driver, MemTotal or GPU set makes a baseline stale, not the guest faul
 
 from __future__ import annotations
 
-from recover.core.groups import gpus_of, uuid_of
+from recover.core.groups import gpus_of
 from recover.core.ram import blind_tolerance_mib, unowned
-from recover.model.gpu import Gpu
+from recover.model.gpu import Gpu, uuid_of
 from recover.model.guest import Guest
 from recover.model.hypervisor import AgentState, Hypervisor
 from recover.model.memory import Ram

@@ -249,16 +249,13 @@ def _limits(
     limits = playbook.limits
     if option.scope > limits.max_scope:
         why = f"{option.step} (scope {option.scope.word}) is next, and the limit is {limits.max_scope.word}"
-        target = history.opened.target if history.opened is not None else "TARGET"
-        lift = f"gpu-recover {target} --max-scope {option.scope.word} --approve {option.scope.word}"
+        lift = f"gpu-recover {history.target} --max-scope {option.scope.word} --approve {option.scope.word}"
         return _stop(history, EndKind.BLOCKED, why, passed, lift)
     today = history.disruptions + (history.opened.disruptions_today if history.opened is not None else 0)
     if option.scope >= Scope.GUEST and today >= limits.disruptions_per_day:
         why = f"{option.step} is next, and {today} of {limits.disruptions_per_day} disruptions a day are spent"
-        target = history.opened.target if history.opened is not None else "TARGET"
-        lift = (
-            f"gpu-recover history {target}    # what they were; the playbook's limits.disruptions_per_day is the limit"
-        )
+        limit = "the playbook's limits.disruptions_per_day is the limit"
+        lift = f"gpu-recover history {history.target}    # what they were; {limit}"
         return _stop(history, EndKind.BLOCKED, why, passed, lift)
     if at + ready.line.worst_case_s > history.deadline_at:
         why = f"{option.step} may take {ready.line.worst_case_s / 60:.0f} min and does not fit before the deadline"

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from recover.core.baseline import stale
-from recover.core.groups import fingerprint, form_with_parts, in_container, uuid_of
+from recover.core.groups import fingerprint, form_with_parts, in_container
 from recover.core.health import judge_all
 from recover.core.look import ONLY_NODE, Gap, Look, Sign, Watch
 from recover.core.news import news
@@ -21,7 +21,7 @@ from recover.core.ram import ram_expected, unowned
 from recover.core.serving import serving, with_answer
 from recover.core.signals import SIGNALS
 from recover.core.signals.server import came_back
-from recover.model.gpu import Gpu
+from recover.model.gpu import Gpu, uuid_of
 from recover.model.guest import Guest
 from recover.model.hypervisor import Hypervisor, NoHypervisor
 from recover.model.ladder import Limits

@@ -21,7 +21,6 @@ from recover.model.snapshot import Channel
 DAY_S = 86400.0
 EXPIRES_SOON_S = 14 * DAY_S  # PVE renews its own certificate two weeks before (pveupdate): later nobody did
 SKEW_NOTED_S, SKEW_WRONG_S = 5.0, 120.0
-OLDEST_PYTHON = (3, 6)
 
 
 class Status(StrEnum):

@@ -80,9 +80,18 @@ def _opened(history: History, entry: record.Opened) -> History:
     A run that was closed is over: a later one in its journal inherits what is owed, and begins its own climb.
     """
     if history.closed is not None:
-        history = replace(history, attempts=(), ended=frozenset(), own_acts=(), started=(), evidence="", first=None)
-        history = replace(history, back=())
-        history = replace(history, host_booted_at=None, reboot=None)
+        history = replace(
+            history,
+            attempts=(),
+            ended=frozenset(),
+            own_acts=(),
+            started=(),
+            back=(),
+            evidence="",
+            first=None,
+            host_booted_at=None,
+            reboot=None,
+        )
     if any(resets(a.action) for a in history.acting):
         history = replace(history, duties=after_reset(history.duties, CUT, _boot(history)))
     running = history.running

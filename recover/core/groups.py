@@ -14,16 +14,11 @@ from recover.core.engines import OTHER
 from recover.core.kinship import GPU_NODE, Draft, Part, drafts_of, engine_of, ranks_of
 from recover.core.owners import ancestors, owner_of
 from recover.core.redact import redact, redact_text
-from recover.model.gpu import Gpu
+from recover.model.gpu import Gpu, uuid_of
 from recover.model.guest import Guest
 from recover.model.process import Group, Health, Owner, OwnerKind, Process, Rank
 from recover.model.reading import Known
 from recover.model.snapshot import Snapshot
-
-
-def uuid_of(gpu: Gpu) -> str:
-    """How a GPU is named in findings: its UUID, or its bus id where the driver does not say."""
-    return gpu.uuid.value if isinstance(gpu.uuid, Known) else gpu.bus_id
 
 
 def gpus_of(snapshot: Snapshot) -> tuple[Gpu, ...]:

@@ -106,6 +106,11 @@ class History:
             gpus=tuple((g.uuid, g.bus_id) for g in self.first.vitals.gpus) if self.first is not None else (),
         )
 
+    @property
+    def target(self) -> str:
+        """Its name, for a command that a person types."""
+        return self.opened.target if self.opened is not None else "TARGET"
+
     def due(self, due: Due) -> tuple[OpenDuty, ...]:
         """Open duties of one kind, newest first."""
         return tuple(d for d in reversed(self.duties) if d.duty.due is due)

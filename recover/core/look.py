@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from recover.core.groups import gpus_of, in_container, processes_of, uuid_of
+from recover.core.groups import gpus_of, in_container, processes_of
 from recover.core.kinship import Part
 from recover.core.news import Fault, faults
 from recover.core.past import Past, ripe
 from recover.core.read.kernel_log import Event
-from recover.model.gpu import Driver, Gpu
+from recover.model.gpu import Driver, Gpu, uuid_of
 from recover.model.guest import Guest
 from recover.model.ladder import Limits
 from recover.model.memory import KernelLine, Ram
@@ -97,6 +97,12 @@ class Look:
     def ram(self) -> Ram | None:
         guest = self.guest
         return guest.ram.value if guest is not None and isinstance(guest.ram, Known) else None
+
+    @property
+    def kernel(self) -> tuple[KernelLine, ...]:
+        """This boot's whole log, also what is no news."""
+        guest = self.guest
+        return guest.kernel.value if guest is not None and isinstance(guest.kernel, Known) else ()
 
     @property
     def uptime_s(self) -> float:

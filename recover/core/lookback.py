@@ -97,9 +97,6 @@ class _Teller:
         if isinstance(entry, Opened):
             self._open(entry)
         self.last_at = entry.at
-        if isinstance(entry, (Hooking, Hooked)):
-            hear(self.hooks, entry)
-            self.asked.append(entry)
         match entry:
             case Saw():
                 self._look(entry.at, bool(entry.diagnosis.findings))
@@ -107,6 +104,9 @@ class _Teller:
                 self._look(entry.at, entry.sick)
             case Consented() | Declined():
                 self.asked.append(entry)
+            case Hooking() | Hooked():
+                self.asked.append(entry)
+                hear(self.hooks, entry)
             case Began():
                 self.tries.append((entry.step, False))
             case Ended() if self.tries:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from recover.core.history import History
 from recover.model.act import Pass
 from recover.model.hypervisor import GuestKind
+from recover.model.ladder import RungOption
 from recover.model.record import Vitals
 from recover.model.verdict import Finding
 
@@ -45,9 +46,9 @@ def line_for(history: History, target: str) -> str:
     if history.last is None:
         return f"gpu-recover probe {target}"
     found = sorted(history.last.diagnosis.incurable, key=lambda f: f.where is not None)
-    if found and found[0].signal == "vm-stopped" and "pci-device-gone" in _signals(history):
+    if found and found[0].signal == "vm-stopped" and "pci-device-gone" in signals(history):
         found = [f for f in history.last.diagnosis.findings if f.signal == "pci-device-gone"]
-    tool = "pct" if is_container(history) else "qm"
+    tool = "pct" if _is_container(history) else "qm"
     for finding in found:
         line = _filled(finding, history.last.vitals, target, tool)
         if line:
@@ -71,18 +72,21 @@ def gpus_of_container(history: History) -> str:
     return _filled(lost[0], last.vitals, "", "pct") if lost and last is not None else ""
 
 
-def is_container(history: History) -> bool:
+def _is_container(history: History) -> bool:
     """By what its ladder says: steps are of one kind of guest each."""
     for option in history.last.options if history.last is not None else ():
-        other = option.offer.why if isinstance(option.offer, Pass) else ""
-        if other == f"not for a {GuestKind.CONTAINER}":
+        if not_for(GuestKind.CONTAINER, option):
             return True
         if option.step == "restart-container":
-            return other != f"not for a {GuestKind.VM}"
+            return not not_for(GuestKind.VM, option)
     return False
 
 
-def _signals(history: History) -> set[str]:
+def not_for(kind: GuestKind, option: RungOption) -> bool:
+    return isinstance(option.offer, Pass) and option.offer.why == f"not for a {kind}"
+
+
+def signals(history: History) -> set[str]:
     return {f.signal for f in history.last.diagnosis.findings} if history.last is not None else set()
 
 

@@ -68,9 +68,9 @@ Held = Mapping[str, bool]  # privilege -> whether it propagates
 def place_of(seen: Hypervisor, others: Iterable[str] = ()) -> Place:
     """`others`: the cluster's other nodes, on which HA may start the guest."""
     config = seen.config.value if isinstance(seen.config, Known) else None
-    mappings = tuple(dict.fromkeys(d.mapping for d in config.hostpci if d.mapping)) if config is not None else ()
-    ha = isinstance(seen.ha_state, Known) and seen.ha_state.value not in ("", "ignored")
     devices = config.hostpci if config is not None else ()
+    mappings = tuple(dict.fromkeys(d.mapping for d in devices if d.mapping))
+    ha = isinstance(seen.ha_state, Known) and seen.ha_state.value not in ("", "ignored")
     return Place(
         vmid=seen.vmid,
         nodes=tuple(dict.fromkeys((seen.node, *(others if ha else ())))),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 
-from recover.model.reading import Reading, Unknown, Why
+from recover.model.reading import Known, Reading, Unknown, Why
 
 NOT_ASKED = Unknown(Why.ABSENT, "not asked")
 
@@ -87,3 +87,8 @@ class Driver:
     library_version: Reading[str] = NOT_ASKED
     modules: tuple[str, ...] = ()
     source: str = "nvml"  # nvml | nvidia-smi: who gave the GPU figures
+
+
+def uuid_of(gpu: Gpu) -> str:
+    """How a GPU is named in findings: its UUID, or its bus id where the driver does not say."""
+    return gpu.uuid.value if isinstance(gpu.uuid, Known) else gpu.bus_id

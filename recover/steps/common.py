@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from recover.model.act import Act, Line
+from recover.model.gpu import Gpu
 from recover.model.guest import Guest
 from recover.model.ladder import Params
 from recover.model.process import Group, Health, Owner, OwnerKind, Process, ProcessId
@@ -31,6 +32,10 @@ _COMMANDS = {
     OwnerKind.SUPERVISORD: "supervisorctl stop {name}",
 }
 _FORMS = {OwnerKind.KUBERNETES: "<its pod>", OwnerKind.SLURM: "<its job>"}
+
+
+def indices(gpus: Iterable[Gpu]) -> str:
+    return ", ".join(str(g.index) for g in gpus)
 
 
 def number(params: Params, name: str) -> float:

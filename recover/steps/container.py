@@ -7,7 +7,6 @@ driver, which refuses while anybody has it open; whoever else is on it is named 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 from recover.model.act import (
     Act,
@@ -26,7 +25,7 @@ from recover.model.act import (
     StopVm,
     VmRef,
 )
-from recover.model.gpu import Condition, Gpu
+from recover.model.gpu import Condition, Gpu, uuid_of
 from recover.model.guest import Guest
 from recover.model.host import Holder, Host
 from recover.model.hypervisor import GuestKind, Hypervisor
@@ -34,7 +33,7 @@ from recover.model.ladder import Param, Params, Step
 from recover.model.reading import Known
 from recover.model.snapshot import Channel, Snapshot
 from recover.model.verdict import Finding, Scope
-from recover.steps.common import FRAGILE, MAY_DIE, SICK, called, line, number, processes
+from recover.steps.common import FRAGILE, MAY_DIE, SICK, called, indices, line, number, processes
 from recover.steps.power import BOOT, gpus_expected, running
 from recover.steps.startable import startable
 
@@ -100,10 +99,10 @@ def _reset(snapshot: Snapshot, findings: tuple[Finding, ...], params: Params) ->
         return Pass("no finding asks for the reset of a GPU")
     silent = [g for g in guest.gpus.value if g.condition is not Condition.ANSWERS]
     if silent:
-        return Pass(f"GPU {_indices(silent)} doesn't answer the driver, which would hang or refuse")
+        return Pass(f"GPU {indices(silent)} doesn't answer the driver, which would hang or refuse")
     files = {g.bus_id: _file(g, host) for g in chosen}
     if not all(files.values()):
-        return Pass(f"{host.node} knows no device file of GPU {_indices(g for g in chosen if not files[g.bus_id])}")
+        return Pass(f"{host.node} knows no device file of GPU {indices(g for g in chosen if not files[g.bus_id])}")
     holders = [h for h in host.holders if h.file in files.values()]
     monitors = sorted({h.unit for h in holders if is_monitor(h)})
     obstacle = _in_use(snapshot, seen, host, chosen, set(files.values()), holders)
@@ -116,10 +115,10 @@ def _line(host: Host, chosen: tuple[Gpu, ...], monitors: list[str], deadline_s: 
     def on_host(do: GpuAction) -> Act:
         return Act(OnHost(host.node, host.boot_id, do))
 
-    kept = [(_uuid(g), g.bus_id) for g in chosen if g.persistence == Known(True)]
+    kept = [(uuid_of(g), g.bus_id) for g in chosen if g.persistence == Known(True)]
     acts = [on_host(StopService("systemd", unit, monitor=True)) for unit in monitors]
     acts += [on_host(SetPersistence(uuid, bus, on=False)) for uuid, bus in kept]
-    acts.append(on_host(ResetGpu(tuple((_uuid(g), g.bus_id) for g in chosen), deadline_s)))
+    acts.append(on_host(ResetGpu(tuple((uuid_of(g), g.bus_id) for g in chosen), deadline_s)))
     acts += [on_host(SetPersistence(uuid, bus, on=True)) for uuid, bus in kept]
     acts += [on_host(StartService("systemd", unit, monitor=True)) for unit in reversed(monitors)]
     words = [f"GPU {g.index} ({g.bus_id}) is reset by the driver of {host.node}" for g in chosen]
@@ -150,16 +149,16 @@ def _in_use(
         if h.guest != ours and not is_monitor(h)
     ]
     if others:
-        why = f"GPU {_indices(chosen)} is also used by {', '.join(dict.fromkeys(others))}"
+        why = f"GPU {indices(chosen)} is also used by {', '.join(dict.fromkeys(others))}"
         return Refuse("shared-device", why, "end what they do there, or stop them; then run again")
-    names = {_uuid(g) for g in chosen} | {g.bus_id for g in chosen}
+    names = {uuid_of(g) for g in chosen} | {g.bus_id for g in chosen}
     on_it = [g for g in snapshot.groups if g.gpus & names]
     well = [called(g) for g in on_it if g.protected or g.health not in SICK]
     if well:
-        return Refuse("bystanders", f"GPU {_indices(chosen)} is used by {', '.join(well)}", "ask them to stop it first")
+        return Refuse("bystanders", f"GPU {indices(chosen)} is used by {', '.join(well)}", "ask them to stop it first")
     left = [f"{h.comm} (pid {h.pid})" for h in holders if h.guest == ours]
     if left:
-        return Pass(f"GPU {_indices(chosen)} is still held by {', '.join(left)}: the driver would refuse")
+        return Pass(f"GPU {indices(chosen)} is still held by {', '.join(left)}: the driver would refuse")
     return None
 
 
@@ -170,22 +169,14 @@ def is_monitor(holder: Holder) -> bool:
 
 def _chosen(gpus: tuple[Gpu, ...], findings: tuple[Finding, ...]) -> tuple[Gpu, ...]:
     named = {f.where for f in findings if f.cure is Scope.GPU}
-    return gpus if None in named else tuple(g for g in gpus if _uuid(g) in named or g.bus_id in named)
+    return gpus if None in named else tuple(g for g in gpus if uuid_of(g) in named or g.bus_id in named)
 
 
 def _file(gpu: Gpu, host: Host) -> str:
     """The GPU's device file on the node: minors are the driver's, and so the same everywhere."""
-    uuid = _uuid(gpu)
+    uuid = uuid_of(gpu)
     minor = next((h.minor for h in host.gpus if h.minor is not None and h.uuid == uuid), None)
     return f"/dev/nvidia{minor}" if minor is not None else ""
-
-
-def _uuid(gpu: Gpu) -> str:
-    return gpu.uuid.value if isinstance(gpu.uuid, Known) else gpu.bus_id
-
-
-def _indices(gpus: Iterable[Gpu]) -> str:
-    return ", ".join(str(g.index) for g in gpus)
 
 
 _CONTAINER = frozenset({GuestKind.CONTAINER})

@@ -8,7 +8,7 @@ stopped, all GPUs are reset together, and it is started again.
 from __future__ import annotations
 
 from recover.model.act import Act, Line, Pass, Plan, Refuse, ResetGpu, SetPersistence, StartService, StopService
-from recover.model.gpu import Condition, Gpu
+from recover.model.gpu import Condition, Gpu, uuid_of
 from recover.model.guest import Guest
 from recover.model.hypervisor import GuestKind
 from recover.model.ladder import Param, Params, Step
@@ -16,7 +16,7 @@ from recover.model.process import Group
 from recover.model.reading import Known, known_or
 from recover.model.snapshot import Channel, Snapshot
 from recover.model.verdict import Finding, Scope
-from recover.steps.common import FRAGILE, MAY_DIE, SICK, called, flag, line, number
+from recover.steps.common import FRAGILE, MAY_DIE, SICK, called, flag, indices, line, number
 from recover.steps.services import services_of, stops
 from recover.steps.undo import FABRIC_MANAGER
 from recover.steps.workers import end_groups
@@ -57,8 +57,8 @@ def _plan(snapshot: Snapshot, findings: tuple[Finding, ...], params: Params) -> 
 
 
 def _line(chosen: tuple[Gpu, ...], monitors: list[tuple[str, str]], deadline_s: float) -> Line:
-    pairs = tuple((_uuid(g), g.bus_id) for g in chosen)
-    kept = tuple((_uuid(g), g.bus_id) for g in chosen if g.persistence == Known(True))
+    pairs = tuple((uuid_of(g), g.bus_id) for g in chosen)
+    kept = tuple((uuid_of(g), g.bus_id) for g in chosen if g.persistence == Known(True))
     acts = [Act(StopService(manager, name, monitor=True)) for manager, name in monitors]
     # Off only for the reset: without it a PRO 6000 can become unrecoverable (NVSentinel #1690: it counts as a client).
     acts += [Act(SetPersistence(uuid, bus_id, on=False)) for uuid, bus_id in kept]
@@ -76,11 +76,7 @@ def _chosen(gpus: tuple[Gpu, ...], findings: tuple[Finding, ...]) -> tuple[Gpu, 
     named = {f.where for f in findings}
     if any(f.where is None and f.cure is Scope.GPU for f in findings):
         return gpus
-    return tuple(g for g in gpus if _uuid(g) in named or g.bus_id in named)
-
-
-def _uuid(gpu: Gpu) -> str:
-    return gpu.uuid.value if isinstance(gpu.uuid, Known) else gpu.bus_id
+    return tuple(g for g in gpus if uuid_of(g) in named or g.bus_id in named)
 
 
 def _no_use(guest: Guest, chosen: tuple[Gpu, ...]) -> Pass | None:
@@ -92,43 +88,43 @@ def _no_use(guest: Guest, chosen: tuple[Gpu, ...]) -> Pass | None:
     hung = [g for g in gpus if g.condition in (Condition.HANGS, Condition.NOT_ASKED)]
     if hung:
         # nvidia-smi asks every GPU first, so one that hangs would hang it before any reset.
-        return Pass(f"GPU {_indices(hung)} doesn't answer the driver, and nvidia-smi would hang with it")
+        return Pass(f"GPU {indices(hung)} doesn't answer the driver, and nvidia-smi would hang with it")
     drm = next((m for m in known_or(guest.modules, ()) if m.name == "nvidia_drm"), None)
     if drm is not None and drm.refcount > len(drm.used_by):
         # No process shows it, and the driver says "in use": a display or the console (magic_castle issue 387).
         return Pass("nvidia_drm is used by a display or the console: the driver would refuse (modprobe -r nvidia_drm)")
     lost = [g for g in chosen if g.condition is Condition.LOST]
     if lost:
-        return Pass(f"GPU {_indices(lost)} is lost: nothing in the guest reaches it any more")
+        return Pass(f"GPU {indices(lost)} is lost: nothing in the guest reaches it any more")
     return None
 
 
 def _forbidden(chosen: tuple[Gpu, ...]) -> Refuse | None:
     mig = [g for g in chosen if g.mig == Known(True)]
     if mig:
-        why = f"GPU {_indices(mig)} is split by MIG; a reset would end every instance"
+        why = f"GPU {indices(mig)} is split by MIG; a reset would end every instance"
         return Refuse("mig", why, "end what uses the instances and reset it by hand, or turn MIG off first")
     virtual = [g for g in chosen if isinstance(g.virtualisation, Known) and "vg" in g.virtualisation.value]
     if virtual:
-        why = f"GPU {_indices(virtual)} is a virtual GPU: a reset belongs to its host"
+        why = f"GPU {indices(virtual)} is a virtual GPU: a reset belongs to its host"
         return Refuse("vgpu", why, "ask whoever runs the host's vGPU manager")
     return None
 
 
 def _clear(snapshot: Snapshot, guest: Guest, chosen: tuple[Gpu, ...], evict: bool) -> Plan:
     """What must end before the reset: an empty line where nobody uses the GPUs."""
-    names = {_uuid(g) for g in chosen} | {g.bus_id for g in chosen}
+    names = {uuid_of(g) for g in chosen} | {g.bus_id for g in chosen}
     holders = tuple(g for g in snapshot.groups if g.gpus & names and not _is_monitor(guest, g))
     well = [g for g in holders if g.protected or g.health not in SICK]
     others = [*(called(g) for g in well if g.protected or not evict), *_strangers(snapshot, guest, chosen)]
     if others:
-        why = f"GPU {_indices(chosen)} is also used by {', '.join(others)}"
+        why = f"GPU {indices(chosen)} is also used by {', '.join(others)}"
         return Refuse("bystanders", why, "stop them, or allow their end with --evict where nothing protects them")
     if well:
         return _evict(snapshot, holders)
     if holders:
         named = ", ".join(called(g) for g in holders)
-        return Pass(f"GPU {_indices(chosen)} is still held by {named}: the driver would refuse")
+        return Pass(f"GPU {indices(chosen)} is still held by {named}: the driver would refuse")
     return Line(())
 
 
@@ -183,10 +179,6 @@ def monitors_of(guest: Guest) -> dict[tuple[str, str], str]:
         if unit.endswith(".service") and process.comm in _MONITORS.values() and not process.plain_zombie:
             found[("systemd", unit)] = process.comm
     return found
-
-
-def _indices(gpus: tuple[Gpu, ...] | list[Gpu]) -> str:
-    return ", ".join(str(g.index) for g in gpus)
 
 
 STEPS = (

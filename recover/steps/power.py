@@ -105,15 +105,6 @@ def off_the_bus(snapshot: Snapshot) -> tuple[str, ...]:
     return tuple(a for a in dict.fromkeys(gone) if host.functions and host.function(a) is None)
 
 
-def silent_on_node(snapshot: Snapshot) -> tuple[str, ...]:
-    """The VM's functions that read all ones on the node: vfio finds such a device inaccessible, and no VM starts."""
-    seen = snapshot.hypervisor
-    if not isinstance(snapshot.host, Known) or not isinstance(seen, Hypervisor) or not isinstance(seen.config, Known):
-        return ()
-    own = {a for device in seen.config.value.hostpci for a in device.addresses}
-    return tuple(f.address for f in snapshot.host.value.functions if f.address in own and f.answers == Known(False))
-
-
 def given_up(host: Host, functions: Iterable[PciFunction]) -> Refuse | None:
     """A VM with such a device would not start again: `stuck in D3` at its next start (vm-curator issue 60)."""
     for function in functions:
@@ -123,11 +114,18 @@ def given_up(host: Host, functions: Iterable[PciFunction]) -> Refuse | None:
     return None
 
 
-def _own_given_up(snapshot: Snapshot, made: Cycle) -> Refuse | None:
+def _dead_or_silent(snapshot: Snapshot, made: Cycle) -> Pass | Refuse | None:
+    """With a function that reads all ones on the node no VM starts: vfio finds such a device inaccessible."""
     if not isinstance(snapshot.host, Known):
         return None
+    host = snapshot.host.value
     own = {a for device in made.config.hostpci for a in device.addresses}
-    return given_up(snapshot.host.value, (f for f in snapshot.host.value.functions if f.address in own))
+    functions = [f for f in host.functions if f.address in own]
+    refusal = given_up(host, functions)
+    silent = [f.address for f in functions if f.answers == Known(False)]
+    if refusal is not None or not silent:
+        return refusal
+    return Pass(f"{', '.join(silent)} reads all ones on the node: the VM would not start before it answers there")
 
 
 def cycle(snapshot: Snapshot, params: Params, sought: tuple[str, ...] = ()) -> Cycle | Pass | Refuse:
@@ -164,10 +162,7 @@ def _power_cycle(snapshot: Snapshot, findings: tuple[Finding, ...], params: Para
     made = cycle(snapshot, params)
     if not isinstance(made, Cycle):
         return made
-    dead, silent = _own_given_up(snapshot, made), silent_on_node(snapshot)
-    if dead is None and silent:
-        return Pass(f"{', '.join(silent)} reads all ones on the node: the VM would not start before it answers there")
-    return dead or line((*made.down, *made.up), made.words)
+    return _dead_or_silent(snapshot, made) or line((*made.down, *made.up), made.words)
 
 
 def _can_shut_down(snapshot: Snapshot, hypervisor: Hypervisor) -> bool:

@@ -132,9 +132,9 @@ def notices(entries: Sequence[Entry], history: History, record: Record) -> tuple
     elif not acted:
         found.append("Nothing was done in this run: it only looked.")
     if history.closed is not None and disrupted(entries):
-        name = history.opened.target if history.opened is not None else "TARGET"
         found.append(
-            f"What the hook before-disruption did is still in place; a run gives it back at its end: gpu-recover {name}"
+            "What the hook before-disruption did is still in place; a run gives it back at its end: "
+            f"gpu-recover {history.target}"
         )
     if not record.files and not record.rehearsal:
         found.append("No evidence is there: " + _why_no_evidence(history, acted))

@@ -46,7 +46,7 @@ def story(entries: Iterable[Entry], *, goes_on: bool) -> Story:
     entries = tuple(entries)
     history = fold(entries)
     steps = ", ".join(dict.fromkeys(a.step for a in history.attempts))
-    target = history.opened.target if history.opened is not None else "TARGET"
+    target = history.target
     closed = history.closed
     if closed is not None:
         end = closed.end.kind.value

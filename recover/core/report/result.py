@@ -102,12 +102,13 @@ def what_next(entries: Iterable[Entry], history: History) -> str:
     closed = history.closed
     if closed is None or closed.end.next or closed.service in (None, HEALTHY):
         return closed.end.next if closed is not None else ""
-    target = history.opened.target if history.opened is not None else "TARGET"
     started = (e.action for e in entries if isinstance(e, Acting) and isinstance(e.action, StartService))
     names = [(a.manager, a.name) for a in started if not a.monitor]
     names += [(m, name) for m, _, name in (k.removeprefix("service:").partition("/") for k in closed.carried) if name]
     logs = [f"{_LOGS[manager]} {quote(name)}" for manager, name in dict.fromkeys(names) if manager in _LOGS]
-    return f"on {target}: {'; '.join(logs)}    # why it does not serve" if logs else f"gpu-recover plan {target}"
+    if not logs:
+        return f"gpu-recover plan {history.target}"
+    return f"on {history.target}: {'; '.join(logs)}    # why it does not serve"
 
 
 def notes(entries: Iterable[Entry]) -> tuple[str, ...]:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 
-from recover.core.groups import uuid_of
 from recover.core.look import BOOT_S, Gap, Look, Signs, Watch, on_gpu, watch
 from recover.core.news import Fault, of_kind
 from recover.core.read.kernel_log import SxidEvent, events, last_load
 from recover.core.signals.host import cure_of_loss
 from recover.core.xid_table import SXID_RESET_FABRIC, SXID_RESTART_VM, XIDS
 from recover.core.xids import cure, is_fault
-from recover.model.gpu import Condition, Gpu, RecoveryAction
+from recover.model.gpu import Condition, Gpu, RecoveryAction, uuid_of
 from recover.model.reading import Known
 from recover.model.verdict import Finding, Scope
 
@@ -34,6 +33,15 @@ ACTION_CURES: dict[RecoveryAction, Scope | None] = {
     RecoveryAction.SYSTEM_REBOOT: Scope.VM,
     RecoveryAction.OTHER: None,
 }
+
+
+def action_signal(action: RecoveryAction) -> str:
+    """The finding that an action is which the driver asks for."""
+    return "reset-required" if action is RecoveryAction.GPU_RESET else "recovery-action"
+
+
+def action_words(action: RecoveryAction) -> str:
+    return action.name.lower().replace("_", " ")
 
 
 def lockups(look: Look) -> tuple[str, ...]:
@@ -117,8 +125,7 @@ def _init_cure(look: Look, gpu: Gpu) -> Scope:
 
     What came up and fails now, or what its bus gave up, needs the reset that a VM's stop and start brings.
     """
-    lines = look.guest.kernel.value if look.guest is not None and isinstance(look.guest.kernel, Known) else ()
-    told = events(lines)
+    told = events(look.kernel)
     loaded = last_load(told)
     first = next((e.usec for e in of_kind(told, "init-failed") if e.bdf == gpu.bus_id and e.usec >= loaded), None)
     gave_up = of_kind(told, "pci-not-ready", "pci-d3cold")
@@ -128,17 +135,17 @@ def _init_cure(look: Look, gpu: Gpu) -> Scope:
 
 def recovery(look: Look) -> Signs:
     """What the driver and the kernel log ask for on a GPU, one verdict each, contradictions as evidence."""
-    events = look.faults
+    events, loss = look.faults, _loss(look)
     for gpu in look.gpus:
         if gpu.condition in (Condition.LOST, Condition.HANGS, Condition.NOT_ASKED):
             continue
         own = tuple(e for e in events if e.bus_id == gpu.bus_id)
-        finding = _verdict(gpu, own, _loss(look))
+        finding = _verdict(gpu, own, loss)
         if finding is not None:
             yield finding
     known = {gpu.bus_id for gpu in look.gpus}
     for bus_id in dict.fromkeys(e.bus_id for e in events if e.code == 79 and e.bus_id not in known):
-        yield Finding("gpu-lost", f"the GPU at {bus_id} has fallen off its bus (Xid 79)", _loss(look), bus_id, ())
+        yield Finding("gpu-lost", f"the GPU at {bus_id} has fallen off its bus (Xid 79)", loss, bus_id, ())
 
 
 def _verdict(gpu: Gpu, own: tuple[Fault, ...], loss: Scope | None) -> Finding | None:
@@ -165,9 +172,8 @@ def _by_driver(gpu: Gpu, said: tuple[str, ...]) -> Finding | None:
     if not isinstance(gpu.recovery_action, Known) or gpu.recovery_action.value is RecoveryAction.NONE:
         return None
     action = gpu.recovery_action.value
-    signal = "reset-required" if action is RecoveryAction.GPU_RESET else "recovery-action"
-    words = action.name.lower().replace("_", " ")
-    return on_gpu(signal, gpu, f"needs: {words}, says the driver", ACTION_CURES[action], *said)
+    says = f"needs: {action_words(action)}, says the driver"
+    return on_gpu(action_signal(action), gpu, says, ACTION_CURES[action], *said)
 
 
 def _by_log(gpu: Gpu, own: tuple[Fault, ...], said: tuple[str, ...]) -> Finding | None:
@@ -176,8 +182,8 @@ def _by_log(gpu: Gpu, own: tuple[Fault, ...], said: tuple[str, ...]) -> Finding 
     later = own
     if last is not None and last.action is not None:
         if last.action is not RecoveryAction.NONE:
-            words = last.action.name.lower().replace("_", " ")
-            return on_gpu("recovery-action", gpu, f"needs: {words} (Xid 154)", ACTION_CURES[last.action], *said)
+            says = f"needs: {action_words(last.action)} (Xid 154)"
+            return on_gpu("recovery-action", gpu, says, ACTION_CURES[last.action], *said)
         later = own[own.index(last) + 1 :]
     verdicts = [(e, cure(e.code, e.text)) for e in later if is_fault(e.code, e.text)]
     if not verdicts:

@@ -8,12 +8,12 @@ unowned RAM above 16 GiB or 5 % is a symptom, since nobody knows what is normal 
 from __future__ import annotations
 
 from recover.core.engines import OTHER
-from recover.core.groups import in_container, uuid_of
+from recover.core.groups import in_container
 from recover.core.look import Gap, Look, Signs, gib, on_gpu, watch
 from recover.core.ram import blind_tolerance_mib, free_enough, ram_expected, unowned, unowned_limit
-from recover.model.gpu import Condition, Gpu
+from recover.model.gpu import Condition, Gpu, uuid_of
 from recover.model.memory import LeftoverKind, Ram
-from recover.model.process import Group, Health
+from recover.model.process import Group
 from recover.model.reading import Known
 from recover.model.verdict import Finding, Scope
 from recover.steps.container import is_monitor
@@ -22,7 +22,6 @@ from recover.steps.leftovers import abandoned, known_name
 QUANTUM_MIB = 64
 CONTEXT_MIB = 1024  # what a process's context may take beyond its row
 LEFTOVER_MIB = 1024  # less is what every server leaves behind
-_WELL = frozenset({Health.HEALTHY, Health.STARTING, Health.LIVE})
 
 
 def gpu_memory_held(look: Look) -> Signs:

@@ -5,12 +5,11 @@ Without such a word fewer GPUs are no fault. The same holds for a link that is n
 
 from __future__ import annotations
 
-from recover.core.groups import uuid_of
 from recover.core.look import Gap, Look, Sign, Signs, Watch, on_gpu, watch
 from recover.core.news import of_kind
 from recover.core.signals.host import cure_of_loss
 from recover.core.signals.whole import unfit
-from recover.model.gpu import Condition
+from recover.model.gpu import Condition, uuid_of
 from recover.model.hypervisor import GuestKind, Hypervisor
 from recover.model.reading import Known
 from recover.model.verdict import Finding, Scope
