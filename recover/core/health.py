@@ -18,6 +18,7 @@ from recover.core.look import Look, Watch, age_s, gib, watch
 from recover.core.owners import container_of
 from recover.core.ranks import dead_by_its_own, hung_finding, kept, rank_watch, rank_words
 from recover.core.waits import frozen, storage_wait
+from recover.model.gpu import uuid_of
 from recover.model.process import Group, Health, Rank, ServerAnswer
 from recover.model.reading import Known
 
@@ -83,8 +84,10 @@ def _frozen(parts: tuple[Part, ...]) -> str:
     """A server that somebody stopped on purpose answers nobody, and is not hung."""
     core = [p.process for p in parts if p.rank in (Rank.MAIN, Rank.WORKER) or not p.named]
     stopped = next((p for p in core if frozen(p)), None)
-    how = "" if stopped is None else "stopped or traced" if stopped.state in "Tt" else "frozen with its control group"
-    return f"pid {stopped.pid} ({stopped.comm}) is {how}: somebody holds it" if stopped is not None else ""
+    if stopped is None:
+        return ""
+    how = "stopped or traced" if stopped.state in "Tt" else "frozen with its control group"
+    return f"pid {stopped.pid} ({stopped.comm}) is {how}: somebody holds it"
 
 
 def _unless_compiling(look: Look, parts: tuple[Part, ...], judged: Judged) -> Judged:
@@ -260,9 +263,5 @@ def _dummy(group: Group) -> bool:
 def _weight(look: Look, group: Group, parts: tuple[Part, ...]) -> int:
     """What grows while a server loads, MiB: its memory, its GPUs' memory, and what it has read and written."""
     own = sum(p.process.rss_mib + p.process.shmem_mib + p.process.io_bytes // (1 << 20) for p in parts)
-    used = sum(g.used_mib.value for g in look.gpus if isinstance(g.used_mib, Known) and _on(group, g.uuid, g.bus_id))
+    used = sum(g.used_mib.value for g in look.gpus if isinstance(g.used_mib, Known) and uuid_of(g) in group.gpus)
     return own + used
-
-
-def _on(group: Group, uuid: object, bus_id: str) -> bool:
-    return (uuid.value if isinstance(uuid, Known) else bus_id) in group.gpus

@@ -94,7 +94,7 @@ def holds_gpu(process: Process) -> bool:
 
 def driver_wait(process: Process) -> str:
     """The function of the NVIDIA driver in which a task of it waits, or nothing."""
-    return next((w for w in (process.wchan, *process.thread_wchans) if _DRIVER_WAIT.search(w)), "")
+    return next((w for w in process.waits if _DRIVER_WAIT.search(w)), "")
 
 
 def _by_parents(processes: Iterable[Process], table: Mapping[int, Process], listed: set[int]) -> list[Draft]:

@@ -12,18 +12,14 @@ def storage_wait(process: Process) -> str:
     """The function in which a task waits for data from storage, or nothing."""
     if process.state != "D" and not process.dead_leader:
         return ""
-    return next((w for w in _waits(process) if STORAGE.search(w) or PAGE_WAIT.search(w)), "")
+    return next((w for w in process.waits if STORAGE.search(w) or PAGE_WAIT.search(w)), "")
 
 
 def network_wait(process: Process) -> bool:
     """Whether a task of it waits for a file server: no restart of the guest brings that back."""
-    return any(STORAGE.search(w) for w in _waits(process))
+    return any(STORAGE.search(w) for w in process.waits)
 
 
 def frozen(process: Process) -> bool:
     """Whether somebody holds it: SIGSTOP, a debugger, or the freezer, as `docker pause` does."""
-    return process.state in "Tt" or any(w in _FREEZER for w in _waits(process))
-
-
-def _waits(process: Process) -> tuple[str, ...]:
-    return tuple(w for w in (process.wchan, *process.thread_wchans) if w)
+    return process.state in "Tt" or any(w in _FREEZER for w in process.waits)

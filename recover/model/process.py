@@ -77,6 +77,11 @@ class Process:
         """Defunct to `ps`, yet a thread lives on and holds everything (facts: /proc/PID/task)."""
         return self.state in "ZX" and self.live_threads > 0
 
+    @property
+    def waits(self) -> tuple[str, ...]:
+        """The kernel functions in which its tasks sleep, its own first."""
+        return tuple(w for w in (self.wchan, *self.thread_wchans) if w)
+
 
 class OwnerKind(StrEnum):
     """Who would start the group again, and so who must be asked to stop it."""

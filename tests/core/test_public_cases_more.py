@@ -28,13 +28,12 @@ from recover.model.verdict import State
 from tests.core import builders as b
 from tests.core.looks import follow, once, stuck
 from tests.core.test_public_cases import Found, driver, no_word, one_gpu, rank_lost, shm, told
-from tests.core.test_public_cases_node import contained, first, on_node, within
+from tests.core.test_public_cases_node import SILENT, contained, first, on_node, within
 from tests.core.world import play
 from tests.steps.looks import node, pci, vm
 
 NOTHING: Found = []
 PERSON: Found = [("driver-not-loaded", None)]
-SILENT = Mute(Failure.CONNECT_TIMEOUT, "no answer")
 TIMED_OUT = (b.answer(None, outcome="timeout", tokens=None, running=None, waiting=None),)
 LOADING = (b.answer(503, tokens=None, running=None, waiting=None),)
 

@@ -15,10 +15,10 @@ from recover.model.verdict import Scope
 
 _NEAR = 20  # lines that one error of a port takes to be told
 _LSPCI = re.compile(r"^(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] .*(?:NVIDIA|10de).*\(rev ff\)")
-_BDF = r"(?P<bdf>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
+BDF = r"(?P<bdf>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
 _FATAL = re.compile(r"AER: (?:Multiple )?Uncorrect\w+ \(Fatal\)|severity=(?:Uncorrect\w+ \(Fatal\)|Fatal)")
-_LEFT_ALONE = re.compile(r"^(?:nvidia|vfio-pci) " + _BDF + r": AER: can't recover")
-_AMD = re.compile(r"AMD-Vi: Event logged \[IOTLB_INV_TIMEOUT device=" + _BDF)
+_LEFT_ALONE = re.compile(r"^(?:nvidia|vfio-pci) " + BDF + r": AER: can't recover")
+_AMD = re.compile(r"AMD-Vi: Event logged \[IOTLB_INV_TIMEOUT device=" + BDF)
 _INTEL = re.compile(r"DMAR: VT-d detected Invalidation Time-out Error: SID (?P<sid>[0-9a-f]{1,4})\b")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from recover.core.explain.kernel import judge
 from recover.core.explain.lines import Line
 from recover.core.explain.told import Told
-from recover.core.signals.driver import ACTION_CURES
+from recover.core.signals.driver import ACTION_CURES, action_signal, action_words
 from recover.core.xid_table import SXID_RESET_FABRIC, SXID_RESTART_VM
 from recover.core.xids import is_fault
 from recover.model.gpu import RecoveryAction
@@ -72,8 +72,8 @@ def _told(match: re.Match[str], line: Line) -> Iterator[Told]:
         case "dbe" | "volatile":
             signal, cure, says = "reset-required", Scope.GPU, f"{gpu} has an ECC error that only a reset clears"
         case "action" if (action := _action(found["action"])) is not RecoveryAction.NONE:
-            signal = "reset-required" if action is RecoveryAction.GPU_RESET else "recovery-action"
-            cure, says = ACTION_CURES[action], f"{gpu} needs: {action.name.lower().replace('_', ' ')}, says the driver"
+            signal, cure = action_signal(action), ACTION_CURES[action]
+            says = f"{gpu} needs: {action_words(action)}, says the driver"
         case "of" if is_fault(int(found["xid"])) and (judged := judge(int(found["xid"]), "")) is not None:
             signal, cure, says = "xid", judged[0], f"{gpu} reported Xid {found['xid']}: {judged[1]}"
         case "sxid" if int(found["sxid"]) in SXID_RESET_FABRIC | SXID_RESTART_VM:

@@ -15,7 +15,7 @@ from recover.core.explain.stalls import stalls
 from recover.core.explain.told import Told
 from recover.core.read.kernel_log import ActionEvent, Event, KernelEvent, SxidEvent, XidEvent, events
 from recover.core.read.procfs import bus_id
-from recover.core.signals.driver import ACTION_CURES
+from recover.core.signals.driver import ACTION_CURES, action_signal, action_words
 from recover.core.xid_table import SXID_RESET_FABRIC, SXID_RESTART_VM, XIDS
 from recover.core.xids import cure, is_fault
 from recover.model.gpu import RecoveryAction
@@ -135,9 +135,8 @@ def _verdicts(bdf: str, seen: list[_Seen]) -> Iterator[Told]:
     last = max((i for i, s in enumerate(seen) if s.action is not None), default=-1)
     action = seen[last].action if last >= 0 else None
     if action is not None and action is not RecoveryAction.NONE:
-        signal = "reset-required" if action is RecoveryAction.GPU_RESET else "recovery-action"
-        says = f"needs: {action.name.lower().replace('_', ' ')}, says the driver (Xid 154)"
-        yield _told(signal, bdf, says, ACTION_CURES[action], _BY_DRIVER, seen[last].line)
+        says = f"needs: {action_words(action)}, says the driver (Xid 154)"
+        yield _told(action_signal(action), bdf, says, ACTION_CURES[action], _BY_DRIVER, seen[last].line)
         return
     yield from _by_table(bdf, seen[last + 1 :])
 

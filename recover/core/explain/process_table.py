@@ -34,7 +34,7 @@ _STAT = re.compile(
     r"^(?P<pid>\d{1,10}) \((?P<comm>.{1,64})\) (?P<state>[DRSTtZIXWP]) (?P<ppid>\d{1,10}) \d{1,10} (?P<sid>\d{1,10})"
     r"(?: -?\d{1,20}){13} (?P<threads>\d{1,7}) "
 )
-_STATUS = re.compile(r"^(Name|State|Pid|PPid|Threads|NSsid):\s*(\S.*)$")
+_STATUS = re.compile(r"^(Name|State|Pid|PPid|Threads|NSsid|SigPnd|ShdPnd):\s*(\S.*)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,17 +130,23 @@ def _of_one(line: Line, table: int, one: Mapping[str, str]) -> Row:
     return _row(line, table, one["pid"], known, state, one["comm"], "")
 
 
+def status_fields(lines: Iterable[Line]) -> Iterator[tuple[Line, str, str]]:
+    """The fields of /proc/PID/status that say something here; `Name` is the first of each process."""
+    for line in lines:
+        match = _STATUS.match(line.text) if ":" in line.text and not line.typed else None
+        if match is not None:
+            yield line, match[1], match[2]
+
+
 def statuses(lines: Iterable[Line]) -> Iterator[Row]:
     """/proc/PID/status as rows."""
     seen: dict[str, str] = {}
     head: Line | None = None
-    for line in lines:
-        match = _STATUS.match(line.text) if ":" in line.text and not line.typed else None
-        if match is not None and match[1] == "Name":
+    for line, name, value in status_fields(lines):
+        if name == "Name":
             yield from _status(head, seen)
             seen, head = {}, line
-        if match is not None:
-            seen[match[1]] = match[2]
+        seen[name] = value
     yield from _status(head, seen)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from recover.core import engines
 from recover.core.explain.lines import Line
-from recover.core.explain.process_table import Row, rows, statuses
+from recover.core.explain.process_table import Row, rows, status_fields, statuses
 from recover.core.explain.told import Told
 from recover.core.kinship import STORAGE
 from recover.model.process import Rank
@@ -189,7 +189,6 @@ def _in_stacks(stacks: list[list[Line]]) -> Iterator[Told]:
             yield Told("storage-hang", says, None, fact, top.number, top.shown, f"line {top.number}")
 
 
-_STATUS = re.compile(r"^(Name|State|Pid|SigPnd|ShdPnd|Threads):\s*(\S.*)$")
 _SIGKILL = 1 << 8
 
 
@@ -197,14 +196,11 @@ def _status(lines: Iterable[Line]) -> Iterator[Told]:
     """/proc/PID/status: a SIGKILL that is pending on a task that runs or waits."""
     seen: dict[str, str] = {}
     head: Line | None = None
-    for line in lines:
-        match = _STATUS.match(line.text) if ":" in line.text else None
-        if match is None or line.typed:
-            continue
-        if match[1] == "Name":
+    for line, name, value in status_fields(lines):
+        if name == "Name":
             seen, head = {}, line
-        seen[match[1]] = match[2]
-        mask = match[2] if match[1] in ("SigPnd", "ShdPnd") else ""
+        seen[name] = value
+        mask = value if name in ("SigPnd", "ShdPnd") else ""
         if head is None or not re.fullmatch(r"[0-9a-f]{16}", mask) or not int(mask, 16) & _SIGKILL:
             continue
         if seen.get("State", "")[:1] in ("D", "R"):

@@ -12,7 +12,7 @@ from recover.core.explain.lines import Line
 from recover.core.explain.told import Told
 from recover.core.read.smi_text import Cell, GpuRow, Print, SmiText, read
 from recover.core.read.smi_xml import ACTIONS
-from recover.core.signals.driver import ACTION_CURES
+from recover.core.signals.driver import ACTION_CURES, action_signal
 from recover.model.gpu import RecoveryAction
 from recover.model.verdict import Scope
 
@@ -109,10 +109,9 @@ class _Lines:
             return
         action = RecoveryAction.OTHER if action is None else action
         if action is not RecoveryAction.NONE:
-            signal = "reset-required" if action is RecoveryAction.GPU_RESET else "recovery-action"
             says = f"needs: {cell.value[:40].lower()}, says the driver"
             fact = "the driver's own recovery action outranks any table of Xids"
-            yield self._told(signal, cell.gpu, says, ACTION_CURES[action], fact, cell.line)
+            yield self._told(action_signal(action), cell.gpu, says, ACTION_CURES[action], fact, cell.line)
 
     def _fabric(self, cell: Cell) -> Iterator[Told]:
         """What state it is in, and, once it is made, whether that went well."""

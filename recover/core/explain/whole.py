@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from recover.core.explain.boots import without_earlier_boots
-from recover.core.explain.bus import bus_told
+from recover.core.explain.bus import BDF, bus_told
 from recover.core.explain.dcgm import dcgm_told
 from recover.core.explain.kernel import kernel_told
 from recover.core.explain.lines import Line, read_lines
@@ -50,7 +50,7 @@ def explain(text: str) -> tuple[Told, ...]:
         *kernel,
         *bus_told(lines),
         *dcgm_told(lines),
-        *_off_bus_over_lines(lines, list(said)),
+        *_off_bus_over_lines(lines, said),
     ]
     if not any(told.signal == "storage-hang" for told in found):  # who waits is said, and for what
         found += servers_told(lines)
@@ -59,11 +59,10 @@ def explain(text: str) -> tuple[Told, ...]:
     return tuple(sorted(_settled(_once(found)), key=lambda told: (told.line, told.signal)))
 
 
-_BDF = r"(?P<bdf>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
-_PROBED = re.compile(rf"The NVIDIA GPU {_BDF}")
+_PROBED = re.compile(rf"The NVIDIA GPU {BDF}")
 
 
-def _off_bus_over_lines(lines: tuple[Line, ...], said: list[Told]) -> Iterator[Told]:
+def _off_bus_over_lines(lines: tuple[Line, ...], said: Iterable[Told]) -> Iterator[Told]:
     """The driver's probe says over three lines which GPU is off its bus; the address stands in the first."""
     for told in said:
         if told.signal == "gpu-lost" and not told.subject and "not responding" in told.text:
@@ -74,8 +73,8 @@ def _off_bus_over_lines(lines: tuple[Line, ...], said: list[Told]) -> Iterator[T
             yield told
 
 
-_READY = re.compile(rf"{_BDF}: ready \d+ms after ")
-_WAS_RESET = re.compile(rf"GPU {_BDF} was successfully reset")
+_READY = re.compile(rf"{BDF}: ready \d+ms after ")
+_WAS_RESET = re.compile(rf"GPU {BDF} was successfully reset")
 _RESET_CURES = frozenset(
     {"xid", "reset-required", "recovery-action", "row-remap-pending", "gpu-fails", "gpu-memory-held"}
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from recover.core.clean import clean
 from recover.core.read import agent_gpus, agent_processes, agent_system, procfs
-from recover.core.read.report import Report
+from recover.core.read.report import Report, unknown
 from recover.core.read.rows import Row
 from recover.model.guest import Guest, GuestIdentity, Mark, Marker, Service
 from recover.model.memory import KernelLine, Ram
@@ -87,7 +87,7 @@ def _gaps(report: Report, hello: Row) -> Iterator[str]:
 
 def _identity(hello: Row) -> GuestIdentity:
     dmi = hello.row("dmi_uuid")
-    uuid: Reading[str] = Unknown(report_why(dmi.text("why")), dmi.text("detail", limit=200))
+    uuid: Reading[str] = unknown(dmi)
     if dmi.text("v"):
         uuid = Known(dmi.text("v").lower())
     return GuestIdentity(
@@ -101,13 +101,6 @@ def _identity(hello: Row) -> GuestIdentity:
         container=hello.flag("container"),
         btime_s=hello.number("btime"),
     )
-
-
-def report_why(word: str) -> Why:
-    try:
-        return Why(word)
-    except ValueError:
-        return Why.GARBLED
 
 
 def _ram(report: Report) -> Reading[Ram]:

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable
 from dataclasses import replace
 
 from recover.core.clean import clean
-from recover.core.read.report import Report
+from recover.core.read.report import Report, unknown
 from recover.core.read.rows import Row, whole_number
 from recover.model.memory import Leftover, LeftoverKind
 from recover.model.process import Process, ProcessId
@@ -122,12 +122,7 @@ def with_restored(found: Reading[tuple[Process, ...]], report: Report) -> Readin
 def _argv(more: Row, failed: Row | None) -> Reading[tuple[str, ...]]:
     if "argv" in more:
         return Known(more.texts("argv"))
-    if failed is not None:
-        try:
-            return Unknown(Why(failed.text("why")), failed.text("detail", limit=200))
-        except ValueError:
-            return Unknown(Why.GARBLED, failed.text("detail", limit=200))
-    return Unknown(Why.ABSENT, "not read")
+    return Unknown(Why.ABSENT, "not read") if failed is None else unknown(failed)
 
 
 def _ports(more: Row) -> Iterable[int]:

@@ -37,7 +37,7 @@ def hypervisor(raw: PveRaw) -> Hypervisor:
     devices = bus(raw.pci)
     config = _config(raw, devices)
     ours = config.value.hostpci if isinstance(config, Known) else ()
-    clock = number(known_or(object_of(raw.node_time), {}).get("time"), raw.clock_s) or raw.clock_s
+    clock = number(known_or(object_of(raw.node_time), {}).get("time")) or raw.clock_s
     tasks = _tasks(raw)
     agent = _agent(raw, config)
     ha = _ha(raw)

@@ -39,14 +39,16 @@ class Report:
         """Why a part is not there: by its own gap, or because the report broke off before it."""
         for row in self.all("gap"):
             if row.text("what") == what:
-                return Unknown(_why(row.text("why")), row.text("detail", limit=500))
+                return unknown(row, 500)
         if self.one("end") is None:
             return Unknown(Why.TIMEOUT, "the agent's report broke off before it")
         return Unknown(Why.ABSENT, "the agent did not tell")
 
 
-def _why(word: str) -> Why:
+def unknown(row: Row, limit: int = 200) -> Unknown:
+    """What the agent says of a value that it could not give; a reason that we do not know makes no sense to us."""
     try:
-        return Why(word)
+        why = Why(row.text("why"))
     except ValueError:
-        return Why.GARBLED
+        why = Why.GARBLED
+    return Unknown(why, row.text("detail", limit=limit))

@@ -54,13 +54,14 @@ def unkillable(look: Look) -> Signs:
         group = look.group_of(process.id)
         if group is None and not holds_gpu(process) and not _in_driver(process):
             continue
+        cure = None if network_wait(process) else Scope.GUEST
         finding = Finding(
             "unkillable-process",
             f"pid {process.pid} ({process.comm}) ignores SIGKILL in state {process.state}{_where(process)}",
-            None if network_wait(process) else Scope.GUEST,
+            cure,
             group.key if group is not None else None,
             (_words(process),),
-            at_least=None if network_wait(process) else Scope.GUEST,
+            at_least=cure,
         )
         yield Watch(kill_symptom(look, process, look.limits.ripens_s, finding))
 
@@ -94,10 +95,6 @@ def _stuck_in_d(process: Process) -> bool:
     return process.state == "D" or (process.dead_leader and bool(process.thread_wchans))
 
 
-def _waits(process: Process) -> tuple[str, ...]:
-    return tuple(w for w in (process.wchan, *process.thread_wchans) if w)
-
-
 def _storage(process: Process) -> bool:
     return bool(storage_wait(process))
 
@@ -107,8 +104,7 @@ def _in_driver(process: Process) -> bool:
 
 
 def _where(process: Process) -> str:
-    waits = _waits(process)
-    return f" (in {waits[0]})" if waits else ""
+    return f" (in {process.waits[0]})" if process.waits else ""
 
 
 def _words(process: Process) -> str:

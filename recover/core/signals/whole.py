@@ -9,10 +9,9 @@ import re
 
 from recover.core.look import BOOT_S, Gap, Look, Signs, watch
 from recover.core.news import of_kind
-from recover.core.read.kernel_log import events, last_load
+from recover.core.read.kernel_log import Event, events, last_load
 from recover.core.signals.driver import lockups
 from recover.model.gpu import Condition, Driver
-from recover.model.memory import KernelLine
 from recover.model.reading import Known
 from recover.model.verdict import Finding, Scope
 
@@ -75,11 +74,12 @@ def _failed(look: Look, driver: Driver) -> Signs:
 
 
 def _not_loaded(look: Look, said: str) -> Finding:
-    loaded = last_load(events(_lines(look)))
+    told = events(look.kernel)
+    loaded = last_load(told)
     says, why = "the NVIDIA driver is not loaded in the guest", unfit(look, loaded)
     if why:
         return Finding("driver-not-loaded", f"{says}, and its kernel says why: {why[-1][:120]}", None, None, why)
-    failed = _not_brought_up(look, loaded)
+    failed = _not_brought_up(told, loaded)
     if failed:
         says = "the NVIDIA driver is not loaded in the guest: it found its GPUs and could not bring them up"
         return Finding("driver-not-loaded", says, Scope.VM, None, failed)
@@ -92,24 +92,19 @@ def _not_loaded(look: Look, said: str) -> Finding:
     return Finding("driver-not-loaded", says, Scope.DRIVER, None, (said,))
 
 
-def _not_brought_up(look: Look, loaded: int) -> tuple[str, ...]:
+def _not_brought_up(told: tuple[Event, ...], loaded: int) -> tuple[str, ...]:
     """What the driver said of the GPUs that it refused while it came in: they need the reset of a VM's stop and start.
 
     As where passthrough works until the guest's first restart: that one brings the same device to the same driver.
     """
     kinds = ("off-bus", "init-failed", "probe-failed")
-    return tuple(e.msg for e in of_kind(events(_lines(look)), *kinds) if e.usec >= loaded)[-3:]
+    return tuple(e.msg for e in of_kind(told, *kinds) if e.usec >= loaded)[-3:]
 
 
 def unfit(look: Look, since: int = 0) -> tuple[str, ...]:
     """The kernel's words, from this boot's whole log, on why the driver can't take a GPU or can't be loaded."""
-    found = (line.text for line in _lines(look) if line.usec >= since and _UNFIT.search(line.text))
+    found = (line.text for line in look.kernel if line.usec >= since and _UNFIT.search(line.text))
     return tuple(dict.fromkeys(found))[:3]
-
-
-def _lines(look: Look) -> tuple[KernelLine, ...]:
-    guest = look.guest
-    return guest.kernel.value if guest is not None and isinstance(guest.kernel, Known) else ()
 
 
 def _other_kernel(look: Look) -> str:
