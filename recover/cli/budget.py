@@ -156,11 +156,8 @@ def launch_text(command: tuple[str, ...], folder: str = "", *, here: bool = True
     path = Path(command[0])
     if len(command) > 1 or "\0" in command[0] or not path.is_file():
         return command_text(command), Files(folder) if here else {}
-    parts = [
-        path,
-        *(sorted(Path(f"{path}.d").glob("*.conf")) if path.suffix == ".service" else ()),
-    ]  # with its drop-ins
-    return "\n".join(_text(str(part), LONGEST) for part in parts), Files(str(path.parent), beside=not here)
+    drop_ins = sorted(Path(f"{path}.d").glob("*.conf")) if path.suffix == ".service" else []
+    return "\n".join(_text(str(part), LONGEST) for part in (path, *drop_ins)), Files(str(path.parent), beside=not here)
 
 
 class Files(dict[str, str]):

@@ -128,7 +128,7 @@ def _asked(
 
 
 def _read(path: str) -> str:
-    """A script, a unit or a compose file instead of a command."""
+    """A model's config.json, up to the length of a launch text."""
     from recover.core.budget.launch import LONGEST
     from recover.core.budget.model import Problem
 

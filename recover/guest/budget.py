@@ -177,9 +177,7 @@ def _mib(text: str) -> "Optional[int]":
 
 def _node_of(bus: str) -> "Optional[int]":
     """nvidia-smi writes the domain with eight digits, sysfs with four."""
-    text = read_or(at("/sys/bus/pci/devices/%s/numa_node" % bus.lower()[-12:])).strip()
-    found = whole(text, None)  # type: Optional[int]
-    return found
+    return _number(read_or(at("/sys/bus/pci/devices/%s/numa_node" % bus.lower()[-12:])))
 
 
 def _redacted(text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from recover.core.budget.model import NOT_READ, Facts, Fit, Launch, Shm, Verdict
+from recover.core.budget.model import NOT_READ, Facts, Fit, Launch, Place, Shm, Verdict
 from recover.core.budget.preflight_report import Gathered
 from recover.core.budget.sizes import both
 from recover.model.reading import Known, Reading
@@ -32,7 +32,8 @@ def rest(facts: Facts, others: Sequence[tuple[Launch, Verdict]]) -> Rest:
         room = Known(max(0, room.value - taken))
     shm = facts.shm
     if isinstance(shm, Known):
-        there = sum(d.total_low for launch, v in others for d in v.demands if d.place.name == "SHM" and _shares(launch))
+        shared = [v for launch, v in others if launch.shm_size is None]
+        there = sum(d.total_low for v in shared for d in v.demands if d.place is Place.SHM)
         shm = Known(Shm(shm.value.total, max(0, shm.value.free - there)))
     left: Reading[int] = facts.available
     if isinstance(left, Known):
@@ -50,10 +51,6 @@ def neighbours(launches: Sequence[Launch], at: int) -> list[int]:
         if i != at and earlier.stays and not apart:
             found.append(i)
     return found
-
-
-def _shares(launch: Launch) -> bool:
-    return launch.shm_size is None
 
 
 def doubted(verdict: Verdict, others: Rest) -> Verdict:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from recover.core.budget.commands import HEARD, Found
-from recover.core.budget.containers import CONTAINER_SHM, contained
+from recover.core.budget.containers import CONTAINER_SHM, PRIVATE_IPC, contained
 from recover.core.budget.model import Problem
 from recover.core.budget.options import Word
 from recover.core.budget.shell_holes import as_written, hole, may_be_many, plain, why_unclear, words_of_quoted
@@ -105,8 +105,7 @@ def _service(name: str, said: Mapping[Any, Any], around: Mapping[str, str], file
 
 
 def _replicas(said: Mapping[Any, Any], around: Mapping[str, str], service: Service) -> None:
-    deploy = said.get("deploy")
-    number = said.get("scale", deploy.get("replicas") if isinstance(deploy, dict) else None)
+    number = said.get("scale", within(said, "deploy", "replicas"))
     if number is None:
         return
     word = _filled(str(number), around, service.assumed)
@@ -120,14 +119,14 @@ def _shm(said: Mapping[Any, Any], around: Mapping[str, str]) -> int | None:
     """What /dev/shm holds; None: what the machine's does."""
     if "shm_size" in said:
         return container_size(_filled(str(said["shm_size"]), around, []).text)
-    mounts = [str(v.get("target", "")) if isinstance(v, dict) else str(v) for v in _list(said.get("volumes"))]
-    mounts += [str(t) for t in _list(said.get("tmpfs"))]
-    own = str(said.get("ipc", "")) not in {"", "private", "shareable", "none"}
+    mounts = [str(v.get("target", "")) if isinstance(v, dict) else str(v) for v in as_list(said.get("volumes"))]
+    mounts += [str(t) for t in as_list(said.get("tmpfs"))]
+    own = str(said.get("ipc", "")) not in PRIVATE_IPC
     return None if own or any("/dev/shm" in mount for mount in mounts) else CONTAINER_SHM
 
 
 def _environment(said: Any, around: Mapping[str, str], service: Service) -> None:
-    pairs = said.items() if isinstance(said, dict) else [scalar(s).partition("=")[::2] for s in _list(said)]
+    pairs = said.items() if isinstance(said, dict) else [scalar(s).partition("=")[::2] for s in as_list(said)]
     for name, value in pairs:
         text = around.get(str(name)) if value is None else scalar(value)
         if text is None:
@@ -140,18 +139,22 @@ def _environment(said: Any, around: Mapping[str, str], service: Service) -> None
 
 
 def _limit(said: Mapping[Any, Any], around: Mapping[str, str]) -> int | None:
-    deploy = said.get("deploy")
-    resources = deploy.get("resources") if isinstance(deploy, dict) else None
-    limits = resources.get("limits") if isinstance(resources, dict) else None
-    found = said.get("mem_limit") or (limits.get("memory") if isinstance(limits, dict) else None)
+    found = said.get("mem_limit") or within(said, "deploy", "resources", "limits", "memory")
     return container_size(_filled(str(found), around, []).text) if found else None
 
 
 def _paths(said: Any) -> list[str]:
-    return [str(p.get("path", "")) if isinstance(p, dict) else str(p) for p in _list(said)]
+    return [str(p.get("path", "")) if isinstance(p, dict) else str(p) for p in as_list(said)]
 
 
-def _list(said: Any) -> list[Any]:
+def within(said: Any, *names: str) -> Any:
+    """What stands under these names, each inside the one before it; None where one is missing or is no table."""
+    for name in names:
+        said = said.get(name) if isinstance(said, dict) else None
+    return said
+
+
+def as_list(said: Any) -> list[Any]:
     if said is None:
         return []
     return list(said) if isinstance(said, list | tuple) else [said]
@@ -160,7 +163,7 @@ def _list(said: Any) -> list[Any]:
 def _words(said: Any, around: Mapping[str, str], assumed: list[str], service: str) -> list[Word]:
     """A string is split as a shell does, without its expansions: those are made by compose, or inside the container."""
     if not isinstance(said, str):
-        return [_filled(scalar(s), around, assumed) for s in _list(said)]
+        return [_filled(scalar(s), around, assumed) for s in as_list(said)]
     filled = _filled(said, around, assumed, keep=True)
     try:
         words = words_of_quoted(filled.partial or filled.text)

@@ -25,6 +25,7 @@ _COUNTED = re.compile(r"(?:^|/)(?:sglang(?:-rocm)?|vllm-openai|vllm|release|llam
 _TAG = re.compile(r":v?(\d+\.\d+\.\d+(?:\.?(?:post|rc|a|b|dev)\d+)*)(?:$|[-_+@.])")
 # What a container has of /dev/shm where nobody says otherwise: docker run(1) --shm-size, the Compose specification.
 CONTAINER_SHM = 64 << 20
+PRIVATE_IPC = frozenset({"", "private", "shareable", "none"})  # with any other, /dev/shm is not the container's own
 _DOCKER_SWITCHES = frozenset(
     (
         *("-d", "--detach", "-i", "--interactive", "-t", "--tty", "--rm", "--privileged", "--init", "--read-only"),
@@ -36,9 +37,7 @@ _DOCKER_SWITCHES = frozenset(
 
 def find(words: list[Word]) -> Found | None:
     """The engine that a command starts, if it starts one."""
-    if (contained := _container(words)) is not None:
-        return contained
-    return find_inner(words)
+    return _container(words) or find_inner(words)
 
 
 def _container(words: list[Word]) -> Found | None:
@@ -133,7 +132,7 @@ def _docker_option(words: list[Word], at: int, state: Found, entrypoint: list[Wo
     elif said == "--shm-size":
         state.shm_size = container_size(value)
     elif said == "--ipc":
-        state.own_shm = value not in {"private", "shareable", "none", ""}
+        state.own_shm = value not in PRIVATE_IPC
     elif said in {"-v", "--volume", "--mount", "--tmpfs"} and "/dev/shm" in value:
         state.own_shm = True
     elif said == "--entrypoint":

@@ -143,14 +143,15 @@ class _Reader:
             return []
         name, args = run
         shown = clean(name, 120)
+        named = name.endswith((".sh", ".bash", ".zsh"))
         by_shell = any(base(word.text) in SHELLS for word in words)
-        if not name.endswith((".sh", ".bash", ".zsh")) and not by_shell and origin.wrapper != "systemd":
+        if not named and not by_shell and origin.wrapper != "systemd":
             return []
         if name not in self.files:
             self.noted.append(f"{shown} is run, and its text was not given")
             return []
         text = self.files[name]
-        if not re.match(r"#!.*\b(?:ba|da|z|k|a)?sh\b", text) and not name.endswith((".sh", ".bash", ".zsh")):
+        if not re.match(r"#!.*\b(?:ba|da|z|k|a)?sh\b", text) and not named:
             return []
         try:
             return self.text(text, replace(origin, where=origin.where or shown), env, depth + 1, args)
@@ -221,11 +222,10 @@ class _Reader:
                 continue
             for key, value in systemd.environment_lines(self.files[name]):
                 env.setdefault(key, value)
-        said = [*found.unclear, *((n, "it is not set here") for n in found.passed if n not in env)]
+        said = [(n, "it is not set here") for n in found.passed if n not in env]
         said += [(f"{n}={as_written(v)}", why_unclear(v)) for n, v in env.items() if why_unclear(v)]
-        heard = [(word, why) for word, why in said if (word, why) in found.unclear or word.startswith(HEARD)]
-        heard = [(word, why) for word, why in heard if not _DEVICES.match(word)]
-        unclear = [Unresolved(clean(word, 120), why, matters=True) for word, why in heard]
+        heard = [*found.unclear, *((word, why) for word, why in said if word.startswith(HEARD))]
+        unclear = [Unresolved(clean(word, 120), why, matters=True) for word, why in heard if not _DEVICES.match(word)]
         known = {n: as_written(v) for n, v in env.items() if not why_unclear(v) or _DEVICES.match(n)}
         return known, missing, unclear
 
@@ -258,10 +258,11 @@ class _Reader:
         if made is None:
             return
         name, text = made
-        for spelled in {name, name.removeprefix("./"), f"./{name.removeprefix('./')}"}:
+        bare = name.removeprefix("./")
+        for spelled in (name,) if name.startswith("/") else (f"./{bare}", bare):
             if text is None:
                 self.written.pop(spelled, None)
-            elif not spelled.startswith("./") or not name.startswith("/"):
+            else:
                 before = self.written.get(spelled, "") if command.io.appends else ""
                 self.written[spelled] = before + text
 

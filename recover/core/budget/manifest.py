@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Any
 
 from recover.core.budget.commands import HEARD, Found
-from recover.core.budget.compose import load_documents, scalar
+from recover.core.budget.compose import as_list, load_documents, scalar, within
 from recover.core.budget.containers import CONTAINER_SHM, contained
 from recover.core.budget.options import Word
 from recover.core.clean import clean
@@ -53,8 +53,7 @@ def read(text: str) -> list[Pod]:
 
 
 def _replicas(document: Mapping[Any, Any]) -> list[str]:
-    spec = document.get("spec")
-    number = spec.get("replicas") if isinstance(spec, dict) else None
+    number = within(document, "spec", "replicas")
     return [f"of {number} replicas one is judged"] if isinstance(number, int) and number > 1 else []
 
 
@@ -86,12 +85,10 @@ def _containers(node: Any, depth: int, seen: set[int]) -> Iterator[tuple[Mapping
 def _pod(where: str, spec: Mapping[Any, Any], container: Mapping[Any, Any], maps: Mapping[str, Any]) -> Pod | None:
     state = Found("", [], wrapper="kubernetes")
     env = _environment(container, maps, state)
-    limits = container.get("resources")
-    limits = limits.get("limits") if isinstance(limits, dict) else None
-    state.memory_limit = quantity(limits.get("memory")) if isinstance(limits, dict) else None
+    state.memory_limit = quantity(within(container, "resources", "limits", "memory"))
     state.shm_size = _shm(spec, container)
-    entrypoint = [_filled(w, env) for w in _list(container.get("command"))]
-    command = [_filled(w, env) for w in _list(container.get("args"))]
+    entrypoint = [_filled(w, env) for w in as_list(container.get("command"))]
+    command = [_filled(w, env) for w in as_list(container.get("args"))]
     found = contained(str(container.get("image", "")), entrypoint, command, state)
     if found is None:
         return None
@@ -101,7 +98,7 @@ def _pod(where: str, spec: Mapping[Any, Any], container: Mapping[Any, Any], maps
 
 def _environment(container: Mapping[Any, Any], maps: Mapping[str, Any], state: Found) -> dict[str, str]:
     env: dict[str, str] = {}
-    for source in _list(container.get("envFrom")):
+    for source in as_list(container.get("envFrom")):
         said = source.get("configMapRef") if isinstance(source, dict) else None
         if not isinstance(said, dict):
             continue  # secrets hold no sizes
@@ -110,12 +107,12 @@ def _environment(container: Mapping[Any, Any], maps: Mapping[str, Any], state: F
             state.unclear.append((f"configMap {clean(name, 60)}", "it does not stand in this text"))
         else:
             env.update((str(k), str(v)) for k, v in maps[name].items())
-    for entry in _list(container.get("env")):
+    for entry in as_list(container.get("env")):
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
             continue
         name, value = entry["name"], entry.get("value")
-        if value is None and isinstance(entry.get("valueFrom"), dict):
-            value = _from_map(entry["valueFrom"].get("configMapKeyRef"), maps)
+        if value is None:
+            value = _from_map(within(entry, "valueFrom", "configMapKeyRef"), maps)
         if value is not None:
             env[name] = _REFERENCE.sub(lambda m: env.get(m[1] or "", m[0]), scalar(value))
         elif name.startswith(HEARD):
@@ -138,19 +135,15 @@ def _filled(value: Any, env: Mapping[str, str]) -> Word:
     return Word(filled)
 
 
-def _list(said: Any) -> list[Any]:
-    return said if isinstance(said, list) else [] if said is None else [said]
-
-
 def _shm(spec: Mapping[Any, Any], container: Mapping[Any, Any]) -> int | None:
     """What /dev/shm holds; None: as much as the machine gives."""
     if spec.get("hostIPC") is True:
         return None
-    mounts = [m for m in _list(container.get("volumeMounts")) if isinstance(m, dict)]
+    mounts = [m for m in as_list(container.get("volumeMounts")) if isinstance(m, dict)]
     names = {m.get("name") for m in mounts if str(m.get("mountPath", "")).rstrip("/") == "/dev/shm"}
     if not names:
         return CONTAINER_SHM
-    volumes = [v for v in _list(spec.get("volumes")) if isinstance(v, dict) and v.get("name") in names]
+    volumes = [v for v in as_list(spec.get("volumes")) if isinstance(v, dict) and v.get("name") in names]
     memory: Mapping[Any, Any] = next((v["emptyDir"] for v in volumes if isinstance(v.get("emptyDir"), dict)), {})
     return quantity(memory.get("sizeLimit"))
 

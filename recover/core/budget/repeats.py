@@ -25,7 +25,7 @@ def marked(launches: list[Launch], commands: Sequence[Command], at: int) -> list
         return launches
     command = commands[at]
     number, why = _copies(command, commands)
-    more = [*_cut_off(commands, at)]
+    more = _cut_off(commands, at)
     if why:
         more.append(Unresolved(f"line {command.line}", why, matters=True))
     stays = command.background or detached(command.words) or _called_apart(command, commands)
@@ -54,12 +54,11 @@ def _copies(command: Command, commands: Sequence[Command]) -> tuple[int, str]:
     function = next((block.function for block in reversed(command.blocks) if block.function), "")
     if function:
         calls = [c for c in commands if c.words[0].text == function]
-        rounds = [_times(c) if apart or c.background else 1 for c in calls]
-        together = [r for c, r in zip(calls, rounds, strict=True) if apart or c.background]
+        rounds = [_times(c) for c in calls if apart or c.background]
         if None in rounds:
             number = None
-        elif number is not None and together:
-            number *= max(1, sum(r for r in together if r is not None))
+        elif number is not None and rounds:
+            number *= max(1, sum(r for r in rounds if r is not None))
     if number is None or number > _MOST:
         return 1, "it is started in the background of a loop: how many servers run is not known"
     return max(1, number), ""

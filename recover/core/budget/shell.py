@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from recover.core.budget.model import Problem
 from recover.core.budget.options import Word
 from recover.core.budget.shell_holes import as_written, may_be_many, why_unclear
-from recover.core.budget.shell_scope import Block, Scope
+from recover.core.budget.shell_scope import ENDS, OPENING, Block, Scope
 from recover.core.budget.shell_words import Piece, Words
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -23,8 +23,6 @@ _ASSIGN = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\+?)=")
 _REDIRECTION = re.compile(r"(\d{0,3}|&)(<<<|<<-?|[<>]&|>>|>\||[<>])[ \t]*")
 _ARRAY_OF = re.compile(r'"\$(?:@|\{(?:@|[A-Za-z_]\w*\[@\])\})"')
 _FUNCTION = re.compile(r"(?:\bfunction[ \t]+([\w:.-]+)[ \t]*(?:\(\s*\))?|(?:^|[\s;])([\w:.-]+)[ \t]*\(\s*\))\s*$")
-_OPENING = frozenset({"if", "for", "while", "until", "case", "select", "{"})
-_CLOSING = frozenset({"fi", "done", "esac", "}"})
 _LEADING = frozenset({"then", "do", "else", "elif", "!", "time", "if", "while", "until"})  # what follows is the command
 _DECLARING = frozenset({"export", "declare", "typeset", "local", "readonly"})
 _SEPARATORS = ("&&", "||", ";;", "|&", ";", "|", "&", "\n", "(", ")")
@@ -132,7 +130,7 @@ class Lexer(Words):
 
     def _command(self) -> None:
         first = self._words[0].text
-        closed = self._close(first) if first in _CLOSING else None
+        closed = self._close(first) if first in ENDS else None
         self._changed()
         if first in {"source", "."} and len(self._words) > 1:
             self._source(self._words[1].text)
@@ -238,7 +236,7 @@ class Lexer(Words):
         self._add(piece, start)
 
     def _keyword(self, word: str, start: int) -> None:
-        if word in _OPENING:
+        if word in OPENING:
             found = _FUNCTION.search(self.text, max(0, start - 200), start) if word == "{" else None
             self.scope.open(word, len(self.commands), (found[1] or found[2]) if found is not None else "")
 
@@ -254,7 +252,7 @@ class Lexer(Words):
 
     def _add(self, piece: Piece, start: int) -> None:
         raw = self.text[start : self.at]
-        fields = piece.fields if piece.quoted else [f for f in piece.fields if f]
+        fields = piece.words
         if fields == [""] and _ARRAY_OF.fullmatch(raw):
             return  # an empty array is no word
         for value in fields:
@@ -295,6 +293,5 @@ class Lexer(Words):
             if char == "\n" or self._skip_blank(char):
                 self.at += char == "\n"
                 continue
-            piece = self.piece()
-            words += piece.fields if piece.quoted else [f for f in piece.fields if f]
+            words += self.piece().words
         raise Problem(f"{self.place(opening)}: the array that opens here is not closed")

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from recover.core.budget.shell_holes import as_written, hole, why_unclear
 
 _LOOPS = frozenset({"for", "while", "until", "select"})
-_ENDS = {"fi": frozenset({"if"}), "done": _LOOPS, "esac": frozenset({"case"}), "}": frozenset({"{"})}
+ENDS = {"fi": frozenset({"if"}), "done": _LOOPS, "esac": frozenset({"case"}), "}": frozenset({"{"})}
+OPENING = frozenset().union(*ENDS.values())
 _BRACES = re.compile(r"\{(-?\d{1,6})\.\.(-?\d{1,6})\}")
 
 
@@ -55,7 +56,7 @@ class Scope:
 
     def close(self, word: str) -> Block | None:
         """What ends with this word; a word that ends nothing here (`a)` in a case) changes nothing."""
-        kinds = _ENDS.get(word, frozenset({"("}))
+        kinds = ENDS.get(word, frozenset({"("}))
         while self.blocks and any(block.kind in kinds for block in self.blocks):
             found = self.blocks.pop()
             if found.kind in kinds:

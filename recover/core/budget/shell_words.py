@@ -36,6 +36,11 @@ class Piece:
         """As one word, with what is not known as it is written."""
         return as_written(" ".join(self.fields))
 
+    @property
+    def words(self) -> list[str]:
+        """What becomes of it: an expansion to nothing is no word, unless it is quoted."""
+        return self.fields if self.quoted else [field for field in self.fields if field]
+
     def put(self, text: str) -> None:
         self.fields[-1] += text
 
@@ -70,21 +75,8 @@ class Words:
         """One word from here."""
         piece = Piece()
         began = self.at
-        while self.at < len(self.text):
-            char = self.text[self.at]
-            if char in " \t\r\n;|&()<>":
-                break
-            if char == "'":
-                self._single(piece)
-            elif char == '"':
-                self._double(piece)
-            elif char == "\\":
-                self._escape(piece)
-            elif char in "$`":
-                self._expand(piece, quoted=False)
-            else:
-                piece.put(char)
-                self.at += 1
+        while self.at < len(self.text) and self.text[self.at] not in " \t\r\n;|&()<>":
+            self._part(piece, quoted=False)
         if self.at == began:
             self.at += 1  # a lone character that begins no word here
         return piece
@@ -97,33 +89,40 @@ class Words:
             if char == "\\" and self.text[self.at + 1 : self.at + 2] in {"$", "`", "\\"}:
                 piece.put(self.text[self.at + 1])
                 self.at += 2
-            elif char in "$`":
-                self._expand(piece, quoted=True)
             else:
-                piece.put(char)
-                self.at += 1
+                self._character(piece, quoted=True)
         return piece
 
     def _default(self, quoted: bool) -> Piece:
         """All of the text as the word after `:-` or `:+`."""
         piece = Piece()
         while self.at < len(self.text):
-            char = self.text[self.at]
-            if char == "'" and not quoted:
-                self._single(piece)
-            elif char == '"':
-                self._double(piece)
-            elif char == "\\":
-                self._escape(piece)
-            elif char in "$`":
-                self._expand(piece, quoted=quoted)
-            elif char in " \t\n" and not quoted:
+            if self.text[self.at] in " \t\n" and not quoted:
                 piece.split(["", ""] if piece.fields[-1] else [""])
                 self.at += 1
             else:
-                piece.put(char)
-                self.at += 1
+                self._part(piece, quoted=quoted)
         return piece
+
+    def _part(self, piece: Piece, *, quoted: bool) -> None:
+        """What stands next in a word: a quoted text, an escape, an expansion or a character."""
+        char = self.text[self.at]
+        if char == "'" and not quoted:
+            self._single(piece)
+        elif char == '"':
+            self._double(piece)
+        elif char == "\\":
+            self._escape(piece)
+        else:
+            self._character(piece, quoted=quoted)
+
+    def _character(self, piece: Piece, *, quoted: bool) -> None:
+        """The next character, or the expansion that begins with it."""
+        if self.text[self.at] in "$`":
+            self._expand(piece, quoted=quoted)
+        else:
+            piece.put(self.text[self.at])
+            self.at += 1
 
     def _escape(self, piece: Piece) -> None:
         following = self.text[self.at + 1 : self.at + 2]
@@ -154,11 +153,8 @@ class Words:
                 piece.plain = False
                 piece.put(self.text[self.at + 1].replace("\n", ""))
                 self.at += 2
-            elif char in "$`":
-                self._expand(piece, quoted=True)
             else:
-                piece.put(char)
-                self.at += 1
+                self._character(piece, quoted=True)
         raise Problem(f"{self.place(opening)}: the quote that opens here is not closed")
 
     # --- expansions -----------------------------------------------------------------------------------------------
