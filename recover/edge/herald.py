@@ -104,11 +104,11 @@ class FileHerald:
             jobs.append(self._hooks)
             limit = max(limit, self.hook.deadline_s)
         answers = at_once(jobs, len(jobs), limit + SPARE_S, limit + SPARE_S)
-        done = [a for a in answers if isinstance(a, Delivered)]
-        if all(d.idle for d in done) and len(done) == len(jobs):
+        ended = [a for a in answers if isinstance(a, Delivered)]
+        if all(one.idle for one in ended) and len(ended) == len(jobs):
             self._idle_until = time.monotonic() + self.idle_s
         broken = [f"telling broke off: {_why(a)}" for a in answers if not isinstance(a, Delivered)]
-        return (*(said for d in done for said in d.said), *broken, *self._file.trouble())
+        return (*(said for one in ended for said in one.said), *broken, *self._file.trouble())
 
     def _messages(self, gather: bool, left: float) -> Delivered:
         said: list[str] = []

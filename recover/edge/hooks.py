@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from recover.core.clean import clean, clean_lines
@@ -170,27 +170,23 @@ def left_cut(state: StateFolder, target: str, but: str, entries: Iterable[Entry]
     entries = tuple(entries)
     if hook_runs(entries):
         return cut(entries)
-    for folder in reversed(state.runs(target)):
-        journal = folder / "journal.jsonl"
-        try:
-            if folder.name == but or b'"Hook' not in journal.read_bytes():
-                continue
-            return cut(read_entries(journal), folder.name)
-        except (OSError, JournalDamaged):
-            continue
-    return ()
+    return next((cut(told, run) for run, told in _told_before(state, target, but)), ())
 
 
 def left_open(state: StateFolder, target: str, but: str = "") -> bool:
     """Whether an earlier run of this target began a before-disruption that nothing has settled yet."""
+    said = (disrupted(entries) for _, entries in _told_before(state, target, but))
+    return next((one for one in said if one is not None), False)
+
+
+def _told_before(state: StateFolder, target: str, but: str) -> Iterator[tuple[str, tuple[Entry, ...]]]:
+    """(run, what its journal says) of all other runs whose journals tell of hooks and can be read, the newest first."""
     for folder in reversed(state.runs(target)):
         journal = folder / "journal.jsonl"
         try:
             if folder.name == but or b'"Hook' not in journal.read_bytes():
                 continue
-            said = disrupted(read_entries(journal))
+            entries = tuple(read_entries(journal))
         except (OSError, JournalDamaged):
             continue
-        if said is not None:
-            return said
-    return False
+        yield folder.name, entries

@@ -9,17 +9,16 @@ from typing import Any
 
 from recover.core.read.pve import guest_rows
 from recover.core.read.pve_config import vm_config
-from recover.core.read.pve_tasks import strange_tasks, task_list
 from recover.core.read.pve_values import flag, number
 from recover.edge.actuator.waits import Limit
 from recover.edge.proxmox.client import Client, path
 from recover.edge.proxmox.errors import ApiError, Kind, clean
+from recover.edge.proxmox.tasks import tasks_of
 from recover.model.act import Outcome, VmRef
 from recover.model.hypervisor import GuestKind, Task
 from recover.model.reading import Known, Reading, Unknown, Why
 
 ASK_S = 15.0  # one question, with its own retries
-TASKS = 50
 NAME = 100
 MIB = 1 << 20
 # A console that somebody has open is a task too, and holds nothing.
@@ -123,13 +122,7 @@ class Sight:
         return tuple(t for t in found if t.running and t.vmid == vm.vmid and t.type not in _CONSOLES)
 
     def tasks(self, vm: Vm) -> tuple[Task, ...] | ApiError:
-        where = path("nodes", vm.node, "tasks")
-        rows = self._client.get(where, deadline=self._ask_s(), source="all", vmid=vm.vmid, limit=TASKS)
-        if isinstance(rows, ApiError):
-            return rows
-        if not isinstance(rows, list) or strange_tasks(rows):
-            return ApiError(Kind.GARBLED, 200, "the list of tasks has rows that name none", False, where)
-        return task_list(rows, self._client.settings.token_id)
+        return tasks_of(self._client, vm.node, vm.vmid, self._ask_s())
 
     def ha_stop_age_s(self, vm: Vm) -> float | None:
         """How long ago HA was last told to stop this guest, if that was its last word; by the node's clock."""

@@ -170,7 +170,7 @@ class Tasks:
         A task whose POST got no answer is looked for until `most` seconds from now.
         """
         last = self._clock() + most if most is not None else math.inf
-        before = self._list(node, vmid)
+        before = tasks_of(self._client, node, vmid, ASK_S)
         if isinstance(before, ApiError):  # no way to reconcile afterwards, so nothing is sent
             return NotStarted(before)
         answer = self._client.post(where, **params)
@@ -184,15 +184,6 @@ class Tasks:
             return self._reconcile(garbled, before, node, vmid, types, last)
         return Started(started.text)
 
-    def _list(self, node: str, vmid: int, since: int | None = None) -> tuple[Task, ...] | ApiError:
-        where = path("nodes", node, "tasks")
-        rows = self._client.get(where, deadline=ASK_S, source="all", vmid=vmid, since=since, limit=LIST_LIMIT)
-        if isinstance(rows, ApiError):
-            return rows
-        if not isinstance(rows, list) or strange_tasks(rows):
-            return ApiError(Kind.GARBLED, 200, "the list of tasks has rows that name none", False, where)
-        return task_list(rows, self._client.settings.token_id)
-
     def _reconcile(
         self, error: ApiError, before: tuple[Task, ...], node: str, vmid: int, types: Collection[str], last: float
     ) -> Reconciled | Unresolved:
@@ -202,7 +193,7 @@ class Tasks:
         ends = min(self._clock() + SILENT_S, last)
         looks = 0
         while True:
-            found = self._list(node, vmid, since)
+            found = tasks_of(self._client, node, vmid, ASK_S, since)
             if not isinstance(found, ApiError):
                 new = [t for t in found if t.ours and t.type in types and t.vmid == vmid and t.upid not in known]
                 if new:
@@ -212,6 +203,19 @@ class Tasks:
             if self._clock() >= ends:
                 return Unresolved(error, f"the task list was read {looks} times and shows no new task of ours")
             self._sleep(1.0 if looks < 10 else 2.0)
+
+
+def tasks_of(
+    client: Client, node: str, vmid: int, seconds: float, since: int | None = None
+) -> tuple[Task, ...] | ApiError:
+    """A guest's newest tasks on a node. A list with rows that name no task does not tell who works there."""
+    where = path("nodes", node, "tasks")
+    rows = client.get(where, deadline=seconds, source="all", vmid=vmid, since=since, limit=LIST_LIMIT)
+    if isinstance(rows, ApiError):
+        return rows
+    if not isinstance(rows, list) or strange_tasks(rows):
+        return ApiError(Kind.GARBLED, 200, "the list of tasks has rows that name none", False, where)
+    return task_list(rows, client.settings.token_id)
 
 
 def log_lines(client: Client, node: str, upid: str, seconds: float) -> tuple[str, ...] | ApiError:
