@@ -33,10 +33,11 @@ def ask_server(request: "dict[str, Any]") -> "dict[str, Any]":
     words = []
     who = list(request.get("who") or ())
     for at, url in enumerate(request.get("urls") or ()):
-        if health._URL.match(str(url)) is None:
+        match = health._URL.match(str(url))
+        if match is None:
             return {"ok": False, "changed": False, "detail": "not a URL that can be asked: %r" % str(url)[:100]}
         members, elsewhere = kill.members_of({"members": who[at] if at < len(who) else ()})
-        child = Child("ask " + str(url), _job(str(url), members, bool(members or elsewhere), limit))
+        child = Child("ask " + str(url), _job(match, members, bool(members or elsewhere), limit))
         collect([child], limit)
         ok, said = child.values[0] if child.values and isinstance(child.values[0], list) else (False, "no answer in time")
         words.append("%s: %s" % (url, said))
@@ -45,12 +46,10 @@ def ask_server(request: "dict[str, Any]") -> "dict[str, Any]":
     return {"ok": True, "changed": bool(words), "detail": "; ".join(words) or "nobody to ask"}
 
 
-def _job(url: str, members: "list[tuple[int, int]]", known: bool, limit: Limit) -> "Callable[[Say], None]":
+def _job(match: "Any", members: "list[tuple[int, int]]", known: bool, limit: Limit) -> "Callable[[Say], None]":
     """In a child: what is looked up may hang, and a network that was entered is not left again."""
-    match = health._URL.match(url)
-    assert match is not None
-    scheme, host = match.group(1), match.group(2)
-    port = int(match.group(3) or (443 if scheme == "https" else 80))
+    url, scheme, host = match.group(0, 1, 2)
+    port = health._port(url)
 
     def job(say: "Say") -> None:
         asked = host

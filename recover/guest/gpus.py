@@ -224,16 +224,15 @@ class Turn:
     def told(self, late: bool) -> "dict[int, tuple[list[Any], int]]":
         """GPU -> what was said of it, and our pid where it hung, for each that it asked."""
         found = {}  # type: dict[int, tuple[list[Any], int]]
-        last = []  # type: list[Any]
+        index, said = -1, []  # type: int, list[Any]
         for value in self.child.values:
             if "turn" in value:
-                last = []
-                found[value["turn"]] = last, 0
-                at = value["turn"]
+                index, said = value["turn"], []
+                found[index] = said, 0
             else:
-                last.append(value)
+                said.append(value)
         if found and late:
-            found[at] = last, self.child.pid
+            found[index] = said, self.child.pid
         return found
 
 

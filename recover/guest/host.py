@@ -206,7 +206,7 @@ def _gpus() -> None:
             elif key.strip() == "Device Minor":
                 row["minor"] = whole(value.strip(), None)
         rows.append(row)
-    files = [at("/dev/" + name)[len(at("")):] for name in listdir(at("/dev")) if name.startswith("nvidia")]
+    files = ["/dev/" + name for name in listdir(at("/dev")) if name.startswith("nvidia")]
     emit("host-gpus", list=rows, files=files)
 
 

@@ -14,7 +14,7 @@ from recover.guest.wire import Limit, at, emit, listdir, read, read_or, whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Optional
+    from typing import Any, Callable
 
     Say = Callable[[Any], None]
     Key = tuple[int, int]
@@ -56,8 +56,8 @@ def remove(request: "dict[str, Any]") -> "dict[str, Any]":
     for item in sysv:
         if _remove_segment(item, limit, log):
             count, freed = count + 1, freed + int(item.get("mib", 0)) * 1048576
-    alive = living()
     mine = [item for item in objects if item.get("kind") == ipc.KIND]
+    alive = living() if mine else {}
     sockets, away = ipc.remove(mine, lambda pid, mtime: _owned(pid, mtime, alive), log)
     detail = _words(count, freed, sockets, gone + away, log)
     return {"ok": not log, "changed": count > 0 or bool(sockets), "detail": detail, "log": log[:200]}

@@ -18,9 +18,9 @@ def tell() -> None:
         folder = "%s/%s/hugepages" % (at(NODES), name)
         for pool in listdir(folder) if node else []:
             size = _SIZE.match(pool)
-            counts = {key: read_or("%s/%s/%s_hugepages" % (folder, pool, key)).strip()
-                      for key in ("nr", "free", "surplus")}  # fmt: skip
-            if node and size and all(whole(count, None) is not None for count in counts.values()):
-                rows.append({"node": int(node.group(1)), "kib": int(size.group(1)), "all": int(counts["nr"]),
-                             "free": int(counts["free"]), "surplus": int(counts["surplus"])})  # fmt: skip
+            counts = [whole(read_or("%s/%s/%s_hugepages" % (folder, pool, key)).strip(), None)
+                      for key in ("nr", "free", "surplus")]  # fmt: skip
+            if node and size and None not in counts:
+                rows.append({"node": int(node.group(1)), "kib": int(size.group(1)), "all": counts[0], "free": counts[1],
+                             "surplus": counts[2]})  # fmt: skip
     emit("hugepages", list=rows)
