@@ -34,6 +34,7 @@ from tests.lab.driver.build import build
 LIMIT_S = 300.0
 KIB = 1024
 NODES = 64
+Parts = Mapping[str, Sequence[Callable[[], Sequence[Measure]]]]
 # What the agent tells of a process, asked of ps.
 _PS = "ps axww -o pid,ppid,pgid,sid,tty,uid,stat,wchan:32,nlwp,rss,lstart,time,cgroup:200,comm,args"
 
@@ -262,7 +263,7 @@ def _whole(argv: list[str]) -> Cost:
         return cost(["sh", "-c", f'{shlex.join(argv)} > "$0"; {reached}', out.name])
 
 
-def parts_of(repeats: int) -> dict[str, list[Callable[[], list[Measure]]]]:
+def parts_of(repeats: int) -> Parts:
     """All measures of looking, by part."""
     return {
         "agent": [lambda: agent_beside_ps(500, repeats), lambda: agent_beside_ps(5000, repeats)],
@@ -271,12 +272,22 @@ def parts_of(repeats: int) -> dict[str, list[Callable[[], list[Measure]]]]:
     }
 
 
-def measured(parts: Mapping[str, Sequence[Callable[[], Sequence[Measure]]]], only: str | None) -> int:
+def bench(
+    program: str, about: str, repeats: int, parts_of: Callable[[int], Parts], argv: list[str] | None = None
+) -> int:
     """Every part, or one alone: 0 where all goals are met, 1 where one is missed, 2 where nothing could be measured."""
+    parser = argparse.ArgumentParser(prog=f"python -m {program}", description=about.partition("\n")[0])
+    runs = f"runs of each side (default: {repeats})"
+    parser.add_argument("--repeats", type=int, default=repeats, metavar="N", help=runs)
+    parser.add_argument("--only", choices=tuple(parts_of(repeats)), help="one part alone")
+    given = parser.parse_args(argv)
+    if os.geteuid() != 0:
+        print("this bench needs root: it starts sshd", file=sys.stderr)
+        return 2
     print(load(), flush=True)
     missed = 0
-    for name, todo in parts.items():
-        for measure in todo if only in (None, name) else ():
+    for name, todo in parts_of(max(1, given.repeats)).items():
+        for measure in todo if given.only in (None, name) else ():
             try:
                 found = measure()
             except (Broke, OSError, subprocess.SubprocessError) as error:
@@ -289,17 +300,6 @@ def measured(parts: Mapping[str, Sequence[Callable[[], Sequence[Measure]]]], onl
     return 1 if missed else 0
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.eyes", description=__doc__.partition("\n")[0])
-    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="runs of each side (default: 5)")
-    parser.add_argument("--only", choices=("agent", "bytes", "fleet"), help="one part alone")
-    given = parser.parse_args(argv)
-    if os.geteuid() != 0:
-        print("this bench needs root: it starts sshd", file=sys.stderr)
-        return 2
-    return measured(parts_of(max(1, given.repeats)), given.only)
-
-
 def say(found: Measure) -> None:
     word = "ok" if found.met else "MISSED"
     most = "at least" if found.at_least else "at most"
@@ -309,4 +309,4 @@ def say(found: Measure) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(bench("tests.bench.eyes", __doc__, 5, parts_of))

@@ -5,7 +5,6 @@ The nodes are sshd on loopback addresses, on the same CPUs as the client: they d
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tests.bench.crowd import Nodes, nodes
-from tests.bench.eyes import Cost, cost, in_turn, measured, spread
+from tests.bench.eyes import Cost, Parts, bench, cost, in_turn, spread
 from tests.bench.measures import BIN, TOOL, Broke, Measure
 
 NODES = 200
@@ -234,7 +233,7 @@ def _after(url: str, looks: int) -> dict[str, float] | None:
     return found if found["looks"] >= looks else None
 
 
-def parts_of(repeats: int) -> dict[str, list[Callable[[], list[Measure]]]]:
+def parts_of(repeats: int) -> Parts:
     """At most three rounds: a fleet takes minutes."""
     few = min(repeats, 3)
     return {
@@ -244,16 +243,5 @@ def parts_of(repeats: int) -> dict[str, list[Callable[[], list[Measure]]]]:
     }
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.fleet", description=__doc__.partition("\n")[0])
-    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="runs of each side (default: 3)")
-    parser.add_argument("--only", choices=("transport", "check", "periods"), help="one part alone")
-    given = parser.parse_args(argv)
-    if os.geteuid() != 0:
-        print("this bench needs root: it starts sshd", file=sys.stderr)
-        return 2
-    return measured(parts_of(max(1, given.repeats)), given.only)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(bench("tests.bench.fleet", __doc__, 3, parts_of))

@@ -6,7 +6,6 @@ import json
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +30,7 @@ from recover.model.snapshot import Target
 from recover.model.verdict import Scope
 from recover.model.watch import Judged, Status, Transition
 from tests.edge.pager import PASSWORD, Pager, pager
+from tests.edge.test_child import until
 
 AT = 1_795_922_263.0
 
@@ -422,7 +422,7 @@ def test_a_hook_that_takes_its_time_keeps_no_message_and_no_other_targets_hook_w
     first = threading.Thread(target=one.tell, args=(change("a", Status.CRITICAL, "dead-group"),))
     first.start()
     try:
-        until(lambda: (tmp_path / "waits").exists())
+        until(lambda: (tmp_path / "waits").exists(), 60.0)
         for who in (one, herald(team, hook=hook)):  # another thread of the exporter; another process
             name = "b" if who is one else "c"
             assert who.tell(change(name, Status.CRITICAL, "gpu-lost")) == ()
@@ -434,10 +434,3 @@ def test_a_hook_that_takes_its_time_keeps_no_message_and_no_other_targets_hook_w
     assert herald(team, hook=hook).tell() == ()
     assert (tmp_path / "log").read_text().split() == ["b", "c", "a"], "each once"
     assert len(box.titles("team")) == 3
-
-
-def until(what: Callable[[], bool]) -> None:
-    ends = time.monotonic() + 60
-    while not what():
-        assert time.monotonic() < ends
-        time.sleep(0.02)

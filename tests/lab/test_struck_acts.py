@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from recover.model import act
 from recover.model.process import ProcessId
 from tests.lab.driver.state import gpu
 from tests.lab.lab import Lab
+from tests.lab.test_scenarios import until
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180)]
 LONG_S = 60.0
@@ -40,13 +40,6 @@ MAKE = """import ctypes, os
 ctypes.CDLL(None).shmget(0x77, 4096, 0o1600)
 print(os.getpid())
 """
-
-
-def until(what: str, true: Callable[[], bool], limit_s: float = 60.0) -> None:
-    end = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < end, f"not within {limit_s:.0f} s: {what}"
-        time.sleep(0.05)
 
 
 @dataclass

@@ -20,7 +20,7 @@ from recover.engine import Run, World
 from recover.model.act import Action, Outcome, ResetVm, ShutdownVm, StartVm, StopVm
 from recover.model.ladder import Playbook
 from recover.model.record import Acted, Acting, Entry, Opened
-from tests.edge.actuator.vm_bench import FastClock
+from tests.edge.actuator.vm_bench import SleptClock
 from tests.edge.proxmox.conftest import Lab
 
 SECOND = 0.004  # one second of ours, in real ones
@@ -73,7 +73,7 @@ class Row(Lab):
     untrusted = False  # our POSTs meet a certificate that we do not trust
     distrusts = False  # so does every question
     timeout = 10.0
-    fast = FastClock(SECOND)
+    fast = SleptClock(SECOND)
 
     def __enter__(self) -> Row:
         super().__enter__()
@@ -182,5 +182,5 @@ def unclear(note: dict[str, Any]) -> bool:
 def row(folder: Path, *vms: dict[str, Any], second: float = SECOND, **config: Any) -> Iterator[Row]:
     """PVE's seconds are half as long as ours, so that its own time-outs come first."""
     with Row({"vms": list(vms), "time_scale": second / 2} | config, folder / "pve") as server:
-        server.fast = FastClock(second)
+        server.fast = SleptClock(second)
         yield server

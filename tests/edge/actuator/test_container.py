@@ -16,7 +16,7 @@ from recover.edge.proxmox.tasks import Tasks
 from recover.model.act import Action, AwaitBoot, Outcome, ShutdownVm, StartVm, StopVm, VmRef
 from recover.model.guest import Guest
 from tests.core import builders as b
-from tests.edge.actuator.vm_bench import FastClock
+from tests.edge.actuator.vm_bench import SleptClock
 from tests.edge.proxmox.conftest import SECRET, TOKEN, settings
 
 CT = VmRef("pve", 200, "", "ct-200", container=True)
@@ -37,7 +37,7 @@ def act(ct: Any, fakepve: Any, fakepve_cafile: str) -> Iterator[Callable[[Action
         client = Client(settings(fakepve.url, ca_file=fakepve_cafile), sleep=lambda _: None)
         stack.callback(client.close)
 
-        fast = FastClock(0.02)
+        fast = SleptClock(0.02)
         tasks = Tasks(client, sleep=fast.sleep, clock=fast.passed)
         hands = HypervisorActuator(
             client, tasks, "pve", clock=fast.passed, sleep=fast.sleep, await_boot=lambda a: Outcome(True, "up")

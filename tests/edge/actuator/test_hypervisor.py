@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,18 +19,10 @@ from tests.edge.actuator.vm_bench import (
     START,
     STOP,
     UUID,
-    Bench,
     after_post,
-    bench,
     four,
 )
 from tests.edge.proxmox.conftest import GPU, VM
-
-
-@pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
-    with ExitStack() as stack:
-        yield lambda *vms, **config: stack.enter_context(bench(tmp_path, *vms, **config))
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,14 +9,8 @@ import pytest
 from recover.edge.actuator.sight import Sight
 from recover.edge.proxmox.client import Client
 from recover.model.act import StartVm, StopVm
-from tests.edge.actuator.vm_bench import DOWN, HA, REF, SHUTDOWN, START, STOP, Bench, bench
+from tests.edge.actuator.vm_bench import DOWN, HA, REF, SHUTDOWN, START, STOP
 from tests.edge.proxmox.conftest import GPU, VM
-
-
-@pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Callable[..., Bench]]:
-    with ExitStack() as stack:
-        yield lambda *vms, **config: stack.enter_context(bench(tmp_path, *vms, **config))
 
 
 def test_ha_stops_a_round_later_and_starts_elsewhere(lab):

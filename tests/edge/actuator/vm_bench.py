@@ -31,7 +31,7 @@ VERBS = ["stop", "shutdown", "start", "reset"]
 four = pytest.mark.parametrize(("action", "vm"), FOUR, ids=VERBS)
 
 
-class FastClock:
+class SleptClock:
     """Time that passes only by sleeping, and then `second` real seconds for one: no busy machine makes us late."""
 
     def __init__(self, second: float) -> None:
@@ -53,7 +53,7 @@ class Bench(Lab):
     """The lab's API and the hands that act through it."""
 
     def act(self, action: Any, kind: type[Client] = Client, tasks_kind: type[Tasks] = Tasks) -> Outcome:
-        fast = FastClock(SECOND)
+        fast = SleptClock(SECOND)
         client = self.client(kind)
         tasks = tasks_kind(client, sleep=fast.sleep, clock=fast.passed)
         hands = HypervisorActuator(
